@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from ..errors import HpsearchError, SpaceError, StudyError, TrialPruned
+from ..search.folds import Folds
 from ..search.space.drawn_trial import DrawnTrial
 from ..search.space.parameters import Parameter
 from ..search.space.search_space import SearchSpace
@@ -47,6 +48,7 @@ class FirstTrial(ReadAsInOptuna, DrawnTrial):
         seed: of the random streams.
         start: values in place of drawn ones.
         study: that will be searched.
+        folds: of its cross-validation; None: there is none.
 
     Attributes:
         reads_checkpoint: whether the function asked for a checkpoint to resume from.
@@ -55,8 +57,11 @@ class FirstTrial(ReadAsInOptuna, DrawnTrial):
         has_saved: whether the function saved a checkpoint, which is deleted again.
     """
 
-    def __init__(self, draw: int, seed: int, start: Mapping[str, object], study: StudyOfTrial) -> None:
+    def __init__(
+        self, draw: int, seed: int, start: Mapping[str, object], study: StudyOfTrial, folds: Folds | None = None
+    ) -> None:
         super().__init__(f"{seed}/0" if draw == 0 else draw)
+        self.folds = folds
         self.set_names_of_optuna(study, datetime.now())
         self._start = start if draw == 0 else {}
         self.draw, self.seed, self.reads_checkpoint, self.has_saved = draw, seed, False, False
@@ -101,6 +106,7 @@ class KnownResult:
         suggested: the parameters as they were asked for.
         seconds: that it took.
         user_attrs: what the function has noted.
+        has_read_fold: whether it asked for the fold of its trial.
     """
 
     metrics: Mapping[str, float]
@@ -108,6 +114,7 @@ class KnownResult:
     suggested: Mapping[str, Parameter]
     seconds: float
     user_attrs: Mapping[str, object]
+    has_read_fold: bool = False
 
     def is_of(self, trial: Trial) -> bool:
         """Return whether a trial is the first, with the parameters of that call, or will be given them."""
@@ -118,6 +125,8 @@ class KnownResult:
         for name, parameter in self.suggested.items():
             trial.suggest(name, parameter)
         trial.user_attrs.update(self.user_attrs)
+        if self.has_read_fold:
+            _ = trial.fold
         return self.metrics
 
 
@@ -128,6 +137,7 @@ def call_first(
     seed: int,
     start: Mapping[str, object] | None = None,
     study: StudyOfTrial = UNKNOWN_STUDY,
+    folds: Folds | None = None,
 ) -> tuple[Made, FirstTrial]:
     """Call a function with parameters drawn from a space; return what it returns, and the trial.
 
@@ -140,6 +150,7 @@ def call_first(
         seed: of the random streams.
         start: values in place of drawn ones.
         study: that will be searched.
+        folds: of its cross-validation; None: there is none.
 
     Raises:
         StudyError: it fails with every draw.
@@ -147,7 +158,7 @@ def call_first(
         FirstReport: it is a plain function.
     """
     for draw in range(_DRAWS):
-        trial = FirstTrial(draw, seed, start or {}, study)
+        trial = FirstTrial(draw, seed, start or {}, study, folds)
         params = trial.arguments = ask(space, trial, code)
         trial.seed = seed_of(trial, seed)
         set_seed(trial.seed)

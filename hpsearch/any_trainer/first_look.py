@@ -11,6 +11,7 @@ import transformers
 
 from ..errors import StudyError, described_value
 from ..reports.tables import format_value
+from ..search.folds import Folds
 from ..search.listener import SearchListener
 from ..search.space.search_space import SearchSpace
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
@@ -54,6 +55,7 @@ class FirstLook:
         is_new: whether its study has no trials of a plain function yet.
         clock: measures what the call takes, in seconds.
         in_group: calls the function in a group of processes; None: its trials have one process each.
+        folds: of the cross-validation; None: there is none.
     """
 
     function: Callable[[Any], object]
@@ -66,6 +68,7 @@ class FirstLook:
     is_new: bool
     clock: Callable[[], float]
     in_group: Callable[[FirstTrial], object] | None
+    folds: Folds | None = None
 
     def call(self) -> Found:
         """Call the function, and return what it is.
@@ -93,10 +96,10 @@ class FirstLook:
         seed = self.args.seed
         if self.in_group is not None:
             with preserved_streams():
-                returned, trial = call_first(self.in_group, self.space, code, seed, start, self.study)
+                returned, trial = call_first(self.in_group, self.space, code, seed, start, self.study, self.folds)
             if not isinstance(returned, MadeTrainer):
                 return returned, trial
-        return self.trainers.call_first(self.space, code, start, seed, self.study)
+        return self.trainers.call_first(self.space, code, start, seed, self.study, self.folds)
 
     def _with_result(self, returned: object, trial: FirstTrial, took: FirstCall) -> Found:
         """Return a function that has returned a result, which is that of trial 0 if it can be."""
@@ -110,7 +113,7 @@ class FirstLook:
         args.reports, args.objective = False, _names(returned, code)
         if trial.has_saved or trial.draw > 0 or not (self.is_new and self._can_start_with(params)):
             return Found(PlainFunction(self.function, args), None, took)
-        result = KnownResult(metrics, params, trial.suggested, took.seconds, trial.user_attrs)
+        result = KnownResult(metrics, params, trial.suggested, took.seconds, trial.user_attrs, trial.has_read_fold)
         recipe = PlainFunction(self.function, args, result)
         return Found(recipe, [params, *self.start[1:]], took._replace(is_first_trial=True))
 

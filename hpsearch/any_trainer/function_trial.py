@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import StudyError, described_value
+from ..search.folds import Fold
 from ..search.space.parameters import Parameter
 from ..search.trial import Trial
 from .optuna_names import ReadAsInOptuna, StudyOfTrial
@@ -83,6 +84,11 @@ class FunctionTrial(ReadAsInOptuna, Trial):
         A function that never reads it cannot resume: its trials do not pause, and start again after an interruption.
         """
         return self._checkpoint
+
+    @property
+    def fold(self) -> Fold | None:
+        """The indices of the samples to train on, and of those to evaluate on; None without `folds`; see `Trial`."""
+        return self._trial.fold
 
     def report(self, value: object, step: int | None = None) -> None:
         """Report an evaluation; call `should_prune` afterwards. In a group, this has an effect in process 0 only.

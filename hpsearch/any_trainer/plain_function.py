@@ -45,6 +45,7 @@ class PlainFunction:
     sets_arguments_by_name = False  # what decides when it reports is its own
     writes_its_checkpoints = True
     suggested_names: Sequence[str] = ()
+    data_to_split: None = None
     cannot_extend: str | None = "the function sets the length of a trial"
 
     def __init__(
@@ -183,7 +184,7 @@ class PlainFunction:
         """Return the function by name."""
         return {FUNCTION: self.function}
 
-    def prepare(self, space: object) -> None:
+    def prepare(self, space: object, folds: object = None) -> None:
         """Do nothing: all that is to be known was found out at the first call."""
 
 

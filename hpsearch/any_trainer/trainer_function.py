@@ -15,6 +15,7 @@ import transformers
 from transformers.trainer_utils import has_length
 
 from ..errors import ArgumentError, SpaceError, StudyError
+from ..search.folds import Folds
 from ..search.metrics.known_trainers import is_rewarded
 from ..search.result.best_run import BestRun
 from ..search.space.parameters import Params
@@ -60,6 +61,7 @@ class TrainerFunction:
     cannot_pause: str | None = None
     cannot_extend: str | None = "make_trainer sets the length of a trial"
     training_samples: int | None = None
+    data_to_split: None = None
     sets_arguments_by_name = True
 
     def __init__(
@@ -258,7 +260,7 @@ class TrainerFunction:
         """Return `make_trainer`, and the class of the trainers, by name."""
         return {"trainer": self._made_class, "make_trainer": self.make_trainer}
 
-    def prepare(self, space: Space | None) -> None:
+    def prepare(self, space: Space | None, folds: Folds | None = None) -> None:
         """Call `make_trainer` with parameters drawn from the space, and keep what is the same for all trials.
 
         Raises:
@@ -268,7 +270,7 @@ class TrainerFunction:
         if space is None:
             space = as_space(self.space_or_default(None))
         if self._first is None:
-            self.call_first(space)
+            self.call_first(space, folds=folds)
         assert self._first is not None
         (returned, trial, environment), self._first = self._first, None  # not to be pickled with the recipe
         if trial.reads_names_of_optuna:
@@ -301,11 +303,12 @@ class TrainerFunction:
         start: Mapping[str, object] | None = None,
         seed: int | None = None,
         study: StudyOfTrial = UNKNOWN_STUDY,
+        folds: Folds | None = None,
     ) -> tuple[object, FirstTrial]:
         """Call the function with drawn parameters; return what it returns, which `prepare` inspects, and the trial.
 
         Args:
-            space, code, start, study: see `first_call.call_first`.
+            space, code, start, study, folds: see `first_call.call_first`.
             seed: of the random streams; None: the default.
 
         Raises:
@@ -318,7 +321,8 @@ class TrainerFunction:
                 return self.make_trainer(trial)
 
         with preserved_streams():
-            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start, study)
+            seed = self.default_seed if seed is None else seed
+            returned, trial = call_first(call, space, code, seed, start, study, folds)
         self._first = returned, trial, environment
         return returned, trial
 

@@ -116,7 +116,8 @@ class TunedFunction:
         """Search, as `tune` does; `hp_space` defaults to that of this function."""
         given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
         space = TrainerFunction(self.function, self.hp_space).space_or_default(given.hp_space)
-        given = dataclasses.replace(given, hp_space=space)
+        folds = list(given.folds) if isinstance(given.folds, Iterator) else given.folds  # it is read twice
+        given = dataclasses.replace(given, hp_space=space, folds=folds)
         with _cheap_collections(), warnings_once():
             return self._search(given, max_resource)
 
@@ -181,12 +182,13 @@ class TunedFunction:
         backend = given.make_backend()
         space = given.make_space(backend, makes_trainers)
         recipe = PlainFunction(self.function, args)
+        folds = given.make_folds(recipe)
         study = study_before_first_call(recipe, given, backend, space)
         start, is_new = resolve_start(given.start_with, space, makes_trainers.defaults), _recorded(folder) is None
         has_group = backend.processes_per_trial > 1 and not is_in_group()  # a launcher's processes are refused later
         group = in_group(backend, recipe, self.function) if has_group else None
         return FirstLook(
-            self.function, given, args, makes_trainers, space, start, study, is_new, self._clock, group
+            self.function, given, args, makes_trainers, space, start, study, is_new, self._clock, group, folds
         ).call()
 
     def _folder(self, study_name: str) -> Path:

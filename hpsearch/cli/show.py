@@ -127,7 +127,7 @@ def _lines(records: Sequence[TrialRecord], summary: SearchSummary) -> Iterator[T
         yield Text(_aligned(row, widths), style="bold green" if record.number in best else "red" if failed else "")
         told = record.reason or "" if failed else ", ".join(f"{k}={format_value(v)}" for k, v in record.params.items())
         if record.replica is not None:
-            told = f"replica {record.replica.offset} of trial {record.replica.trial}{': ' if told else ''}{told}"
+            told = f"{record.replica}{': ' if told else ''}{told}"
         yield Text(f"{' ' * widths[0]}  {' '.join(told.split())}", style="dim")
 
 

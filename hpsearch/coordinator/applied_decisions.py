@@ -33,7 +33,7 @@ from ..search.metrics.replicas import without_replicas
 from ..search.requests.promotion_marks import is_marked
 from ..search.requests.request import Request
 from ..search.space.tried_configurations import EVERYTHING_TRIED
-from ..search.trial import Replica, TrialRecord, TrialState, Verdict
+from ..search.trial import Replica, TrialRecord, TrialState, Verdict, replica_of
 from ..search.trials_by_number import updated, with_number
 from ..trial.ending import Ended
 from ..trial.messages import Reported
@@ -74,7 +74,7 @@ class AppliedDecisions:
         self._session, self._records, self._limits = session, session.records, session.limits
         self._ledger, self._at_rungs, self._is_converged = ledger, at_rungs, is_converged
         rungs = None if at_rungs is None else at_rungs.rungs
-        repeats = Repeats(study.repeats, study.objectives)
+        repeats = Repeats.in_search(study)
         self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit(), repeats)
         self._begun: frozenset[str] = frozenset()  # the requests for new trials that have begun
         self._checkpoints = PausedCheckpoints(study.folder)
@@ -124,7 +124,7 @@ class AppliedDecisions:
         A trial that has resumed is not judged where it has been before.
         """
         so_far = reported.so_far
-        if trial.seed_offset:
+        if replica_of(trial.origin) is not None:
             return Verdict()
         if self._at_rungs is None:
             return trial.verdict(so_far, reported.is_comparable, reported.is_last)
@@ -299,7 +299,7 @@ class AppliedDecisions:
         return self._with_origin(started) if isinstance(started, OptunaTrial) else started
 
     def _repeat(self, entries: Entries, replica: Replica) -> OptunaTrial:
-        """Return a new trial that repeats another one with another seed."""
+        """Return a new trial that repeats another one with another seed, or on another fold."""
         repeated = entries.trials[replica.trial]
         session, records = self._records.session, self._records.known()
         return self._with_origin(self._ledger.repeat(entries, repeated, replica.id, session, records))

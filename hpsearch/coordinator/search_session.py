@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..search.decisions.repeats import Repeats
 from ..search.listener import SearchListener
 from ..search.process_group import Ranks
 from ..search.requests.in_effect import InEffect
@@ -99,7 +100,7 @@ class SearchSession:
     def follow_requests(self) -> InEffect:
         """Return the requests that are in effect; another total of trials, or time limit, applies from now on."""
         requested = self.requests.now()
-        self.records.may_be_repeated = self.study.repeats > 1 or bool(requested.confirmations)
+        self.records.may_be_repeated = Repeats.of(self.study).is_possible or bool(requested.confirmations)
         total = requested.total(self._own_trials)
         if total != self.study.n_trials:
             self.study = replace(self.study, n_trials=total)

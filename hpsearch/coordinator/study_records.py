@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..errors import SpaceError
+from ..search.decisions.repeats import Repeats
 from ..search.metrics.replicas import has_replicas
 from ..search.metrics.selection import best_records
 from ..search.peer_summary import PeerTrials
@@ -43,7 +44,7 @@ class StudyRecords:
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.running: dict[int, TrialRecord] = {}
-        self.may_be_repeated = study.repeats > 1
+        self.may_be_repeated = Repeats.of(study).is_possible
         self._running_elsewhere: list[TrialRecord] = []
         self._leading: tuple[list[TrialRecord], list[TrialRecord]] = [], []  # of which records, and these
         self._epochs: tuple[list[TrialRecord], float] = [], 0.0  # the sum, and of which records

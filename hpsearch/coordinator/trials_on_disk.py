@@ -13,7 +13,7 @@ from ..search.space.tried_configurations import choose
 from ..search.store.own_files import hide_checkpoints_outside
 from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
-from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, extended_by
+from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, extended_by, replica_of
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end
@@ -143,7 +143,8 @@ class TrialsOnDisk:
 
     def _begin_new(self, trial: Trial, suggested: dict[str, object], execution: Execution) -> None:
         with self._folder.locked():
-            given = {} if trial.origin is None or trial.seed_offset else trial.origin["arguments"]
+            origin = trial.origin
+            given = {} if origin is None or replica_of(origin) is not None else origin["arguments"]
             trial.arguments = {**self._not_known(trial, suggested), **given}
             trial.keep()
             trial.suggested_by_space = set(trial.params.values_by_name)

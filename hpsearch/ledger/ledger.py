@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ..search.decisions.decide import Wait
+from ..search.metrics.replicas import without_replicas
 from ..search.requests.request import Request
 from ..search.space.parameters import Params
 from ..search.study import Study
@@ -312,7 +313,7 @@ class Ledger:
         """Seed the sampler for a trial; the one that learns from curves gets them."""
         self._sampling.seed_for(number)
         if isinstance(self._engine.sampler, CurveSampler):
-            self._engine.sampler.trials = records
+            self._engine.sampler.trials = without_replicas(records) if self._study.folds is not None else records
 
     def _judged(self, number: int, records: Sequence[TrialRecord]) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(records, number)

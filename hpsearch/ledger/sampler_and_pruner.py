@@ -11,6 +11,7 @@ from optuna.pruners import NopPruner
 from ..errors import StudyError
 from ..search.decisions.evaluation_points import epochs_of, points_of
 from ..search.decisions.ladder import RUNGS, TOO_FEW, Ladder
+from ..search.decisions.repeats import Repeats
 from ..search.decisions.training_budget import expected_trials
 from ..search.space.search_space import SearchSpace
 from ..search.study import Study
@@ -105,10 +106,11 @@ class Choices:
         given, study = self.given, self.study
         if study.start_with and issubclass(given.sampler_kind, optuna.samplers.GridSampler):
             raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
-        if given.is_scheduled and study.repeats > 1:
+        if given.is_scheduled and Repeats.of(study).is_possible:
+            name = "folds" if study.fold_count else "repeats"
             raise StudyError(
-                f"repeats={study.repeats} trains trials again to completion, but a scheduler of Ray Tune judges every "
-                "trial: leave repeats or scheduler out."
+                f"{name}={study.fold_count or study.repeats} trains trials again to completion, but a scheduler of Ray "
+                f"Tune judges every trial: leave {name} or scheduler out."
             )
         if len(study.objectives) == 1:
             return

@@ -162,7 +162,7 @@ class LineView(SearchListener):
         objectives = self._study.objectives
         names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
         value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
-        of = "" if record.replica is None else f" (replica {record.replica.offset} of trial {record.replica.trial})"
+        of = "" if record.replica is None else f" ({record.replica})"
         line = f"[{self._progress()}] trial {record.number}{of} {record.state.value}{value}"
         if record.state is TrialState.PAUSED:
             line += f" {(record.reason or '').removeprefix('paused ')}"

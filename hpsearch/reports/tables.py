@@ -15,7 +15,7 @@ from ..search.result.best_run import BestRun, SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial import FOLD, TrialRecord, TrialState
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -127,8 +127,8 @@ def count_states(records: Sequence[TrialRecord]) -> str:
     """Return how the trials ended, in words: ``30 trials: 12 complete, 18 pruned``."""
     trials = without_replicas(records)
     counts = [(sum(record.state is state for record in trials), state.value) for state in TrialState]
-    replicas = len(records) - len(trials)
-    further = [f"and {counted(replicas, 'replica')}"] if replicas else []
+    kinds = [each.replica.kind for each in records if each.replica is not None]
+    further = [f"and {counted(len(kinds), f'further {FOLD}' if FOLD in kinds else kinds[0])}"] if kinds else []
     return f"{counted(len(trials), 'trial')}: " + ", ".join([*(f"{n} {name}" for n, name in counts if n), *further])
 
 

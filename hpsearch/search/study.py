@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from ..errors import SpaceError, StorageError, StudyError
 from ..system.json_types import JsonObject
+from .folds import Folds
 from .metrics.constraints import Constraint
 from .metrics.objective import Objective
 from .metrics.selection import check_scope
@@ -67,6 +68,8 @@ class Study:
         processes: the number of processes that train each trial together.
         gpus: the number of GPUs that each of them trains on (DataParallel).
         repeats: the most training runs of a trial, each with another seed; see `hpsearch.search.decisions.repeats`.
+        folds: of a cross-validation: a trial trains on the first of them, the best ones on the others too. None: there
+            is none.
         unit: the unit of `TrialRecord.epochs`, and so of `max_epochs` and `trial_max_epochs`: passes over the data, or
             the steps that a plain function reports.
 
@@ -100,6 +103,7 @@ class Study:
     gpus: int = 1
     unit: str = EPOCH
     repeats: int = 1
+    folds: Folds | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
@@ -108,6 +112,10 @@ class Study:
             check_whole("n_trials", self.n_trials, 1)
         check_budget(self.budget)
         check_whole("repeats", self.repeats, 1)
+        if self.repeats > 1 and self.folds is not None:
+            raise StudyError(
+                f"repeats={self.repeats} and folds are two ways to train a trial several times; pass only one of them."
+            )
         if self.n_trials is None and self.max_failures is None:
             raise StudyError(
                 "budget= without n_trials needs max_failures: trials that fail before their first step cost "
@@ -147,6 +155,11 @@ class Study:
     def objective(self) -> Objective:
         """The objective, or the first of several."""
         return self.objectives[0]
+
+    @property
+    def fold_count(self) -> int:
+        """The number of folds of its cross-validation; 0: there is none."""
+        return 0 if self.folds is None else len(self.folds)
 
     @property
     def description(self) -> str:
@@ -273,11 +286,26 @@ class Study:
         for key, value in self.identity().items():
             if earlier.get(key) != plain(value):
                 raise StudyError(f"{self._was_made_with(key, earlier.get(key), value)} {_REMEDY}")
+        self._check_same_folds(earlier.get("folds"))
         before, now = flat(earlier.get("space")), flat(self.described_space())
         for name in before.keys() & now.keys():
             if json.dumps(before[name]) != json.dumps(plain(now[name])):  # 1, 1.0 and True are different choices
                 shown = self._was_made_with(f"space of {name!r}", _shown(before[name]), _shown(now[name]))
                 raise StudyError(f"{shown} {_REMEDY}")
+
+    def _check_same_folds(self, before: Any) -> None:
+        now = None if self.folds is None else self.folds.identity
+        if before == now:
+            return
+        if before is None or now is None or (before["number"], before["by"]) != (now["number"], now["by"]):
+            described = (
+                "none" if each is None else f"{each['number']} folds by {each['by']}" for each in (before, now)
+            )
+            raise StudyError(f"{self._was_made_with('cross-validation', *described)} {_REMEDY}")
+        raise StudyError(
+            f"The study {self.name!r} in {str(self.folder)!r} has other folds, though {now['by']} makes both: the data "
+            f"have changed, or it makes others each time, and needs a random_state. {_REMEDY}"
+        )
 
     def made_with_other_range(self, name: str, before: Parameter, now: Parameter) -> StudyError:
         """Return the error for a parameter whose range differs from that of the study on disk."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ..errors import SpaceError, StudyError, UnknownParameterError
 from ..system.json_types import JsonObject
 from ..system.spelling import nearest_name
+from .folds import Fold, Folds
 from .metrics.added_metrics import RecordedMetrics
 from .process_group import OneProcess, Ranks
 from .space.parameters import Categorical, Float, Int, Parameter, Params, Scalar
@@ -156,7 +157,7 @@ class TrialRecord:
             `trial_max_epochs` shortens the run.
         origin: the request of the user that the trial comes from: its id (`request`), its `kind`, the number of the
             `trial` that it is about, or None, and the `arguments` that it gives to the new trial; None for a trial that
-            the search itself began. A replica has one too, of the kind ``replica``.
+            the search itself began. A replica has one too, of the kind ``replica`` or ``fold``.
         processes: the number of processes that train it together; None in a record of an earlier version.
     """
 
@@ -201,7 +202,7 @@ class TrialRecord:
 
     @functools.cached_property
     def replica(self) -> Replica | None:
-        """Which trial this one repeats with another seed; None: none."""
+        """Which trial this one repeats with another seed, or on another fold; None: none."""
         return replica_of(self.origin)
 
     @property
@@ -263,44 +264,50 @@ class TrialRecord:
 
 
 class Replica(NamedTuple):
-    """A training run that repeats a trial with other seeds.
+    """A further training run of a trial: with other seeds, or on another fold of a cross-validation.
 
     Attributes:
         trial: the number of the trial.
-        offset: from 1; it is added to the training seed and to the data seed.
+        offset: from 1; it is added to the training seed and to the data seed, or is the number of the fold.
+        kind: ``replica`` or ``fold``.
     """
 
     trial: int
     offset: int
+    kind: str = "replica"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.offset} of trial {self.trial}"
 
     @property
     def id(self) -> str:
         """The id by which the storage knows that it has begun, as for a request of the user."""
-        return f"{_REPLICA}-{self.trial}-{self.offset}"
+        return f"{self.kind}-{self.trial}-{self.offset}"
 
     @property
     def origin(self) -> JsonObject:
         """The origin of its trial; see `TrialRecord`."""
-        return {"request": self.id, "kind": _REPLICA, "trial": self.trial, "arguments": {"offset": self.offset}}
+        return {"request": self.id, "kind": self.kind, "trial": self.trial, "arguments": {"offset": self.offset}}
 
     @classmethod
     def of_id(cls, id: str | None) -> Replica | None:
         """Return the replica of an id; None if it is not that of a replica.
 
         >>> Replica.of_id(Replica(7, 1).id), Replica.of_id("4f2a")
-        (Replica(trial=7, offset=1), None)
+        (Replica(trial=7, offset=1, kind='replica'), None)
         """
         found = _ID_OF_A_REPLICA.fullmatch(id or "")
-        return None if found is None else cls(int(found[1]), int(found[2]))
+        return None if found is None else cls(int(found[2]), int(found[3]), found[1])
 
 
-_REPLICA = "replica"
-_ID_OF_A_REPLICA = re.compile(rf"{_REPLICA}-(\d+)-(\d+)")
+REPLICA, FOLD = "replica", "fold"
+KINDS_OF_REPLICAS = (REPLICA, FOLD)
+_ID_OF_A_REPLICA = re.compile(rf"({'|'.join(KINDS_OF_REPLICAS)})-(\d+)-(\d+)")
 
 
 def replica_of(origin: JsonObject | None) -> Replica | None:
     """Return the replica that a trial of this origin is; None if it is none."""
-    return None if origin is None or origin["kind"] != _REPLICA else Replica.of_id(origin["request"])
+    return None if origin is None or origin["kind"] not in KINDS_OF_REPLICAS else Replica.of_id(origin["request"])
 
 
 def extended_by(origin: JsonObject | None) -> int | None:
@@ -394,9 +401,13 @@ class Trial(ABC):
         user_attrs: the values that the user's code set with `set_user_attr`.
         may_be_given: whether a configuration that was never tried may replace the sampler's proposal.
         origin: the request that the trial comes from; see `TrialRecord`.
+        folds: of the cross-validation that the trial is part of; None outside of one.
+        has_read_fold: whether anybody has asked for `fold`.
     """
 
     may_be_given = False
+    folds: Folds | None = None
+    has_read_fold = False
 
     def __init__(self, number: int, earlier: TrialRecord | None = None) -> None:
         self.number = number
@@ -413,9 +424,22 @@ class Trial(ABC):
 
     @property
     def seed_offset(self) -> int:
-        """What is added to the training seed and to the data seed: 0, or the offset of a replica."""
+        """What is added to the training seed and to the data seed: 0, or the offset of a replica with other seeds."""
         replica = replica_of(self.origin)
-        return 0 if replica is None else replica.offset
+        return 0 if replica is None or replica.kind == FOLD else replica.offset
+
+    @property
+    def fold(self) -> Fold | None:
+        """The samples that this run of the trial trains on, and those that evaluate it; None without `folds`.
+
+        Its attributes are `number`, `train` and `evaluation`, the last two arrays of indices. What `tune` searches must
+        read it.
+        """
+        if self.folds is None:
+            return None
+        self.has_read_fold = True
+        replica = replica_of(self.origin)
+        return self.folds[0 if replica is None else replica.offset]
 
     def __getitem__(self, name: str) -> object:
         """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.

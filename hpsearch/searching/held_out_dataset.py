@@ -46,8 +46,10 @@ class HeldOut:
             raise StudyError("test_dataset is empty.")
         return cls(test_dataset, test_defaults)
 
-    def check(self, recipe: SearchedRecipe, study: Study) -> list[str]:
+    def check(self, recipe: SearchedRecipe, study: Study, has_refit: bool = False) -> list[str]:
         """Check that a search can evaluate on it at its end; return what the user should know before.
+
+        With folds, only a model that is trained on all data (`has_refit`) can be evaluated.
 
         Raises:
             InvalidInputError: it cannot.
@@ -67,7 +69,12 @@ class HeldOut:
                 "test_dataset is for one objective: with several there is no single best run. Choose a run of the "
                 "Pareto front, and evaluate its load_model()."
             )
-        if study.keep_checkpoints == 0:
+        if study.folds is not None and not has_refit:
+            raise StudyError(
+                "test_dataset needs the model of the best run, but a cross-validation has one for each fold; pass "
+                "refit=True, which trains the best parameters on all data."
+            )
+        if study.keep_checkpoints == 0 and not has_refit:
             raise StudyError(
                 "test_dataset needs the weights of the best trial, but keep_checkpoints=0 keeps none; use "
                 "keep_checkpoints=1."
@@ -90,6 +97,8 @@ class HeldOut:
         """Return why the defaults cannot be trained; None if they can, or are not wanted."""
         if not self.with_defaults:
             return None
+        if study.folds is not None:
+            return "with folds, only the best parameters are trained on all data"
         if study.processes > 1:
             return f"they would be trained in one process, and the trials in {study.processes}"
         gpus = max(1, recipe.args.n_gpu)

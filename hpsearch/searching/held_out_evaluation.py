@@ -133,8 +133,13 @@ class HeldOutEvaluator:
     @property
     def _arguments(self) -> str:
         """The fingerprint of what the runs of this session are trained with."""
-        settings = read_settings(self.study.folder) or {"sessions": []}
-        return fingerprint_of_session(settings["sessions"][self.session])
+        return fingerprint_of_session(session_settings(self.study.folder, self.session))
+
+
+def session_settings(folder: Path, number: int) -> JsonObject:
+    """Return what `study.json` holds of a session: its arguments, versions, data and functions."""
+    settings = read_settings(folder) or {"sessions": []}
+    return dict(settings["sessions"][number])
 
 
 def fingerprint_of_session(session: JsonObject) -> str:

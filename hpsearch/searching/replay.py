@@ -13,11 +13,13 @@ from typing import NamedTuple
 from ..coordinator.follower_processes import follow
 from ..coordinator.search_session import SearchSession
 from ..errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError
+from ..search.folds import Folds
 from ..search.listener import SearchListener
 from ..search.metrics.objective import Objective, resolve_objectives
 from ..search.metrics.older_metric_names import named_as_recorded
 from ..search.process_group import Ranks
 from ..search.store.checked_json import Unreadable, whole
+from ..search.store.folds_file import read_folds
 from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
 from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import (
@@ -164,13 +166,19 @@ def replay(
     Raises:
         StudyError: there is no such study or trial, or its objectives differ.
     """
-    recipe.prepare(None)
+    recipe.prepare(None, _folds(recipe, check_name(study_name, "study_name")))
     listener = listener_of(progress)
-    folder = Path(recipe.args.output_dir, check_name(study_name, "study_name"))
+    folder = Path(recipe.args.output_dir, study_name)
     is_given = compute_objective is not None or direction is not None
     objectives = objectives_of(recipe, compute_objective, direction) if is_given else None
     with preserved_streams():
         return _replay(recipe, folder, number, objectives, listener)
+
+
+def _folds(recipe: SearchedRecipe, study_name: str) -> Folds | None:
+    """Return the folds of a study; None if it has none, or its place is not known before a first call."""
+    place = getattr(recipe, "output_dir", None) if recipe.args is None else recipe.args.output_dir
+    return None if place is None else read_folds(Path(place, study_name))
 
 
 def _replay(
@@ -209,6 +217,7 @@ def _replay(
         hp_name=lambda trial: original.name,
         processes=ranks.size,
         unit=recipe.evaluation.unit,
+        folds=read_folds(folder),
     )
     interruption = Interruption()
     with noticing_signals(interruption):

@@ -48,7 +48,8 @@ from ..training.randomness import preserved_streams
 from ..trial.distributed_ranks import ranks_of
 from ..trial.ending import TrialEndedSearch, naming_the_disk
 from .held_out_dataset import HeldOut
-from .held_out_evaluation import HeldOutEvaluator
+from .held_out_evaluation import HeldOutEvaluator, fingerprint_of_session, session_settings
+from .refit import TrainsOnAllData, check_refit, refit_best
 from .search_arguments import SearchArguments, listener_of
 from .searched_recipe import SearchedRecipe
 
@@ -67,10 +68,12 @@ def search(
     backend = arguments.make_backend()
     listener, callbacks = listener_of(arguments.progress), check_callbacks(arguments.callbacks)
     space = arguments.make_space(backend, recipe)
-    recipe.prepare(space)
-    study, notices = arguments.make_study(backend, space, recipe)
+    folds = arguments.make_folds(recipe)
+    recipe.prepare(space, folds)
+    study, notices = arguments.make_study(backend, space, recipe, folds)
     check_space(space, recipe)
-    notices += [] if held_out is None else held_out.check(recipe, study)
+    has_refit = check_refit(arguments.refit, recipe, study)
+    notices += [] if held_out is None else held_out.check(recipe, study, has_refit)
     with preserved_streams():
         ranks = ranks_of(recipe.args)
         return Search(
@@ -83,6 +86,7 @@ def search(
             callbacks=callbacks,
             first_call=first_call,
             held_out=held_out,
+            has_refit=has_refit,
         ).run()
 
 
@@ -101,6 +105,7 @@ class Search:
         own_trials: the total number of trials without those that the user has requested.
         first_call: of the function that is searched, before this call.
         held_out: the test set, which is evaluated when the search has come to its end; None: there is none.
+        has_refit: whether the best parameters are trained on the data of all folds then.
     """
 
     recipe: SearchedRecipe
@@ -114,6 +119,7 @@ class Search:
     own_trials: int | None = None
     first_call: FirstCall = NO_FIRST_CALL
     held_out: HeldOut | None = None
+    has_refit: bool = False
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -205,21 +211,48 @@ class Search:
                 folder.note_end(session.records.records)
             if session.limits.has_too_many_failures:
                 raise _too_many_failures(session.limits.failures, self._best(session.records.records))
-        return self._as_changed(session)._evaluated(folder.session, session)
+        return self._as_changed(session)._finished(folder.session, session)
 
-    def _evaluated(self, number: int, session: SearchSession) -> BestRun | list[BestRun]:
-        """Return the best run, evaluated on the test set if there is one; `number` is that of the session on disk."""
+    def _finished(self, number: int, session: SearchSession) -> BestRun | list[BestRun]:
+        """Return the best run: trained on all data if it is to be, evaluated on the test set if there is one.
+
+        `number` is that of the session on disk.
+        """
         best = self._result(session.records.records)
-        if self.held_out is None or isinstance(best, list):
+        if isinstance(best, list):
             return best
-        evaluator = HeldOutEvaluator(
-            self.held_out, self.recipe, self.study, number, session.interruption, self.listener.on_notice
-        )
         try:
             with ctrl_c_as_interruption():
-                return evaluator.evaluate(best)
+                if self.has_refit:
+                    best = self._refitted(best, number, session)
+                return best if self.held_out is None else self._evaluated(best, self.held_out, number, session)
         except KeyboardInterrupt:
             raise self._interrupted(session.records.records, session.interruption) from None
+
+    def _refitted(self, best: BestRun, number: int, session: SearchSession) -> BestRun:
+        """Return the best run with a model that was trained on all data; without one, after a notice, if that fails."""
+        assert isinstance(self.recipe, TrainsOnAllData), "check_refit has checked it"
+        if sessions_at_work(self.study.folder):
+            self.listener.on_notice("another process still searches in this study: the one that ends last refits")
+            return best
+        arguments = fingerprint_of_session(session_settings(self.study.folder, number))
+        try:
+            refit_best(self.recipe, self.study, best, arguments, session.interruption, self.listener.on_notice)
+        except Exception as error:
+            logger.exception("the refit has failed")
+            self.listener.on_notice(
+                f"trial {best.run_id}'s parameters could not be trained on all data: {type(error).__name__}: {error}"
+            )
+            return best
+        found = self._best(session.records.records)
+        assert isinstance(found, BestRun), "there is one objective"
+        return found
+
+    def _evaluated(self, best: BestRun, held_out: HeldOut, number: int, session: SearchSession) -> BestRun:
+        evaluator = HeldOutEvaluator(
+            held_out, self.recipe, self.study, number, session.interruption, self.listener.on_notice
+        )
+        return evaluator.evaluate(best)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""

@@ -14,6 +14,7 @@ from ..backends.base import Backend
 from ..errors import ObjectiveError, StudyError
 from ..reports.console import console_listener
 from ..search.decisions.ladder import RUNGS
+from ..search.folds import Folds
 from ..search.listener import SearchListener
 from ..search.metrics.constraints import Constraint, resolve_constraints
 from ..search.metrics.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
@@ -26,6 +27,7 @@ from ..search.study import SEEDS, SpaceFunction, SpaceLike, Study, as_space, che
 from ..search.study_callbacks import StudyCallback
 from ..search.trial import Trial
 from ..system.json_types import JsonObject
+from .make_folds import make_folds
 from .searched_recipe import SearchedRecipe
 
 DEFAULT_STUDY_NAME = "study"
@@ -74,6 +76,10 @@ class SearchArguments:
     trial_max_epochs: float | None = None
     budget: float | None = None
     repeats: int = 1
+    folds: Any = None
+    groups: str | None = None
+    stratify: str | None = None
+    refit: bool = False
     max_failures: int | None = 5
     oom_fallback: bool = False
     start_with: object = None
@@ -127,8 +133,21 @@ class SearchArguments:
         """
         return as_space(backend.native_space(self.hp_space, self._seed(recipe), recipe))
 
+    def make_folds(self, recipe: SearchedRecipe) -> Folds | None:
+        """Return the folds of the cross-validation; None: there is none.
+
+        Raises:
+            StudyError: an argument cannot be right.
+        """
+        data, code = recipe.data_to_split, recipe.user_code
+        return make_folds(self.folds, self.groups, self.stratify, data, code, self._seed(recipe))
+
     def make_study(
-        self, backend: Backend, space: SearchSpace | SpaceFunction, recipe: SearchedRecipe
+        self,
+        backend: Backend,
+        space: SearchSpace | SpaceFunction,
+        recipe: SearchedRecipe,
+        folds: Folds | None = None,
     ) -> tuple[Study, list[str]]:
         """Return the settings of the study, and what the user should know before the first trial.
 
@@ -180,6 +199,7 @@ class SearchArguments:
             gpus=max(1, recipe.args.n_gpu) if backend.trains_here else 1,
             unit=recipe.evaluation.unit,
             repeats=self.repeats,
+            folds=folds,
         )
         check_seeds(study, searched)
         return study, notices

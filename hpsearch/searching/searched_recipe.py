@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import torch
 
 from ..arguments import TrainingArguments
+from ..search.folds import Folds
 from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
@@ -61,8 +62,12 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
     def with_arguments(self, **parameters: object) -> SearchedRecipe:
         """Return the same recipe with other arguments, and without anything that it has built."""
 
-    def prepare(self, space: SearchSpace | SpaceFunction | None) -> None:
-        """Check that there is all that a search in this space needs; None: a replay."""
+    @property
+    def data_to_split(self) -> Any:
+        """The training data that folds split; None if only the user's code has them."""
+
+    def prepare(self, space: SearchSpace | SpaceFunction | None, folds: Folds | None = None) -> None:
+        """Check that there is all that a search in this space needs, with these folds; None: a replay."""
 
     def data(self) -> dict[str, object]:
         """Return datasets, or their fingerprints, by name: they show whether an earlier session had the same."""

@@ -161,11 +161,6 @@ class Recipe:
         self._check_data()
         if not callable(self.data_collator):
             raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
-        if args.eval_strategy != "no" and self.eval_dataset is None:
-            raise InvalidInputError(
-                f"`args.eval_strategy` is {args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
-                "`Trainer`. Pass one, or set eval_strategy='no'."
-            )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
             raise InvalidInputError("`args.metric_for_best_model` must be provided when using 'best' save_strategy.")
         metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
@@ -262,6 +257,8 @@ class Recipe:
     def for_trial(self: Self, trial: object, output_dir: str | None = None) -> Self:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
+        A trial of a cross-validation trains on the samples of its fold, and is evaluated on the others.
+
         With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub,
         deletes no checkpoints and ignores SIGTERM. Its models must not share anything with those of earlier trials.
 
@@ -271,6 +268,10 @@ class Recipe:
         place: dict[str, object] = {} if output_dir is None else _as_part_of_a_search(output_dir)
         other = self.with_arguments(**place, **{**self._seeds_of_replica(trial), **trial_parameters(trial)})
         other.trial = trial
+        fold = trial.fold if isinstance(trial, Trial) else None
+        if fold is not None:
+            other.train_dataset = data.select_samples(self.train_dataset, fold.train)
+            other.eval_dataset = data.select_samples(self.train_dataset, fold.evaluation)
         if output_dir is not None:
             other._is_of_a_search = True
             other.removed_callbacks += [PrinterCallback, ProgressCallback]

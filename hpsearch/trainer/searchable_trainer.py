@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import TrainerControl, TrainerState
 from transformers.trainer_utils import has_length
 
 from ..arguments import TrainingArguments
 from ..arguments.casting import is_of_library
+from ..search.folds import Fold, Folds
 from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import check_trainer
@@ -23,7 +26,7 @@ from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
-from ..training.callbacks import ExportableState, TrainerCallback, is_of_package
+from ..training.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback, is_of_package
 from ..training.checkpoints import STATE_FILE
 from ..training.model_init import takes_trial
 from ..training.randomness import preserved_streams, seed_run
@@ -51,6 +54,8 @@ _IN_A_PREFLIGHT = {
     "dataloader_prefetch_factor": None,
     "torch_compile": False,
 }
+# What a training on the data of all folds does without: there is nothing to evaluate on.
+_ON_ALL_DATA = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "load_best_model_at_end": False}
 # What an evaluation of stored weights does without.
 _IN_AN_EVALUATION = {"report_to": "none", "torch_compile": False}
 
@@ -74,6 +79,7 @@ class SearchableTrainer:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self._first_fold: Fold | None = None
 
     @property
     def args(self) -> TrainingArguments:
@@ -93,8 +99,13 @@ class SearchableTrainer:
     @property
     def training_samples(self) -> int | None:
         """The number of samples to train on; None if the data has no length."""
-        data = self.trainer.train_dataset
+        data = self.trainer.train_dataset if self._first_fold is None else self._first_fold.train
         return len(data) if has_length(data) else None
+
+    @property
+    def data_to_split(self) -> Any:
+        """The training data, which folds split."""
+        return self.trainer.train_dataset
 
     @property
     def has_fixed_model(self) -> bool:
@@ -112,17 +123,20 @@ class SearchableTrainer:
         sets = len(data) if isinstance(data, dict) else 1
         return Evaluation(sets, self.trainer.compute_metrics is not None, type(self.trainer))
 
-    def prepare(self, space: object) -> None:
+    def prepare(self, space: object, folds: Folds | None = None) -> None:
         """Check that the trainer has what a search needs.
 
         Raises:
             StudyError: it has not.
         """
-        check_trainer(self.trainer)
+        check_trainer(self.trainer, folds is not None)
+        self._first_fold = None if folds is None else folds[0]
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""
-        return SearchableTrainer(self.trainer.with_arguments(**parameters))
+        other = copy.copy(self)
+        other.trainer = self.trainer.with_arguments(**parameters)
+        return other
 
     def for_trial(self, trial: Trial, output_dir: str) -> Trainer:
         """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
@@ -214,6 +228,25 @@ class SearchableTrainer:
             finally:
                 trainer.release()
 
+    def train_on_all_data(
+        self, trial: FixedTrial, run: Path, weights: Path, share: float, is_interrupted: Callable[[], bool]
+    ) -> None:
+        """Train without evaluations until this share of the training run, in a folder, and write the weights.
+
+        Where `is_interrupted` returns True, the training ends early, and no weights are written.
+        """
+        with preserved_streams():
+            trainer = self.for_trial(trial, str(run)).with_arguments(**_ON_ALL_DATA)
+            trainer.callbacks = [each for each in trainer.callbacks if not isinstance(each, EarlyStoppingCallback)]
+            trainer.add_callback(_EndsAfter(share, is_interrupted))
+            try:
+                trainer.train()
+                if not is_interrupted():
+                    trainer.save_weights(weights)
+                trainer.end_trackers("interrupted" if is_interrupted() else "complete")
+            finally:
+                trainer.release()
+
     def with_defaults(self, space: SearchSpace | SpaceFunction) -> tuple[SearchableTrainer, Params]:
         """Return a recipe of trainers that train as this one does by itself, and no parameters."""
         return _WithDefaults(self.trainer), {}
@@ -232,6 +265,20 @@ class _WithDefaults(SearchableTrainer):
         trainer = super().for_trial(trial, output_dir)
         trainer.trial = None
         return trainer
+
+
+class _EndsAfter(TrainerCallback):
+    """Ends training after a share of its optimizer steps, or when it is interrupted."""
+
+    def __init__(self, share: float, is_interrupted: Callable[[], bool]) -> None:
+        self._share, self._is_interrupted = share, is_interrupted
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        if state.global_step >= round(self._share * state.max_steps) or self._is_interrupted():
+            control.should_training_stop = True
+        return control
 
 
 def _deciding(callback: TrainerCallback) -> list[object]:

@@ -183,8 +183,7 @@ class Trainer(Recipe):
             recipe = self.for_trial(trial)
             recipe._shown_on, self._run = self, None
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval, **reapplied)
-        if not self.has_training_data:
-            raise InvalidInputError("Trainer: training requires a train_dataset.")
+        self._check_data_of_training()
         folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
@@ -202,6 +201,20 @@ class Trainer(Recipe):
         return batch_size.with_executable_batch_size(
             lambda args: self._train_run(args, point, ignore_keys_for_eval), self.args, point, start_again
         )
+
+    def _check_data_of_training(self) -> None:
+        """Check that there are the data that a training run needs; a search with folds makes those that evaluate.
+
+        Raises:
+            InvalidInputError: some are missing.
+        """
+        if not self.has_training_data:
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
+        if self.args.eval_strategy != "no" and self.eval_dataset is None:
+            raise InvalidInputError(
+                f"`args.eval_strategy` is {self.args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
+                "`Trainer`. Pass one, or set eval_strategy='no'; a search with folds=5 makes its own."
+            )
 
     def _train_run(
         self, args: TrainingArguments, point: resume.ResumePoint | None, ignore_keys: list[str] | None
@@ -726,6 +739,10 @@ class Trainer(Recipe):
         trial_max_epochs: float | None = None,
         budget: float | None = None,
         repeats: int = 1,
+        folds: Any = None,
+        groups: str | None = None,
+        stratify: str | None = None,
+        refit: bool = False,
         max_failures: int | None = 5,
         oom_fallback: bool = False,
         start_with: object = None,
@@ -789,6 +806,14 @@ class Trainer(Recipe):
             repeats: the most training runs of a trial: 3 trains the best third of the complete trials with another
                 seed, and the best third of these with a third one, and compares means. Replicas do not count in
                 `n_trials`, but in the budgets; see `docs/search.md`.
+            folds: cross-validation on `train_dataset`, without an `eval_dataset`: the number of folds (shuffled with
+                `seed`), a splitter of scikit-learn, or pairs of training and evaluation indices. A trial is trained on
+                the first fold, and the best trials on the others too; the result is the mean. See
+                `docs/cross-validation.md`.
+            groups: the column of `train_dataset` whose equal values stay in one fold.
+            stratify: the column of `train_dataset` whose values are about as frequent in each fold.
+            refit: with `folds`, train the best parameters on all of `train_dataset` at the end, which is the model of
+                the best run; without it there is none. It counts in no budget.
             max_failures: stop after this many consecutive failures; None: no limit.
             oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
@@ -878,6 +903,10 @@ class Trainer(Recipe):
             trial_max_epochs=trial_max_epochs,
             budget=budget,
             repeats=repeats,
+            folds=folds,
+            groups=groups,
+            stratify=stratify,
+            refit=refit,
             max_failures=max_failures,
             oom_fallback=oom_fallback,
             start_with=start_with,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
 from transformers.trainer_pt_utils import BatchRebalanceSampler
@@ -30,6 +30,13 @@ def default_collator(processing_class: object) -> Callable[..., object]:
     if isinstance(processing_class, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
         return DataCollatorWithPadding(processing_class)
     return default_data_collator
+
+
+def select_samples(dataset: Any, indices: Any) -> Any:
+    """Return the samples of a map-style dataset with these indices, in their order."""
+    if isinstance(dataset, datasets.Dataset):
+        return dataset.select(indices)
+    return Subset(dataset, [int(each) for each in indices])
 
 
 def make_loader(

@@ -67,6 +67,7 @@ class Execution:
         plan: PreflightPlan | None = None,
     ) -> None:
         self._base, self._study, self._trial, self._others = recipe, study, trial, others
+        trial.folds = study.folds
         self._budget, self._ranks, self._reporter, self._plan = budget, ranks, reporter, plan
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
@@ -77,7 +78,7 @@ class Execution:
 
     @property
     def is_requested(self) -> bool:
-        """Whether the user has requested the trial."""
+        """Whether the user has requested the trial, or it repeats another one."""
         return self._trial.origin is not None
 
     @property

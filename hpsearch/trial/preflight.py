@@ -242,7 +242,7 @@ def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:
     """Return a trial with other parameters; those that only the user's code suggests are drawn as it does."""
     other = DrawnTrial(f"preflight/{trial.number}/{place}", trial.number)
     other.params.values_by_name.update(draw.params)
-    other.params.of_all_branches = trial.params.of_all_branches
+    other.params.of_all_branches, other.folds = trial.params.of_all_branches, trial.folds
     other.arguments, other.suggested_by_space = dict(draw.arguments), set(draw.params)
     return other
 

@@ -20,7 +20,7 @@ class Known:
 
     constraints = ()
     scope = "last"
-    repeats = 1
+    repeats, fold_count = 1, 0
     folder = Path("nowhere")
 
     def __init__(self, space: Any = None, objective: Any = "accuracy") -> None:

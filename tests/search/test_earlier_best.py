@@ -151,7 +151,9 @@ def test_a_best_report_that_breaks_a_constraint_is_not_selected() -> None:
 def test_a_pruned_trial_is_not_ahead_of_complete_ones_that_were_better_before_their_end(
     pruned: float, is_said: bool
 ) -> None:
-    study: Any = SimpleNamespace(objectives=LOSS, scope="last", repeats=1, described_space=dict, folder=Path("nowhere"))
+    study: Any = SimpleNamespace(
+        objectives=LOSS, scope="last", repeats=1, fold_count=0, described_space=dict, folder=Path("nowhere")
+    )
     said = advice(study, [*trials(*TURNING), trial(3, 0.9, pruned, state=TrialState.PRUNED)])
     assert [each.startswith("Trial 3 was pruned") for each in said] == ([True, False] if is_said else [False])
     assert said[-1] == FOUND.describe()

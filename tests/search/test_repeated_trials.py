@@ -144,7 +144,7 @@ def test_a_study_that_has_ended_is_confirmed_until_the_best_is_clear(tmp_path: P
     assert len(best.values or {}) > 1
     again = search(tmp_path, repeats=1)
     assert same_but_time(again) == same_but_time(best)
-    with pytest.raises(StudyError, match=rf"repeats trial {top[0]}, so it cannot be tried again"):
+    with pytest.raises(StudyError, match=rf"is replica \d of trial {top[0]}, so it cannot be tried again"):
         open_study(tmp_path / "study").retry(
             next(each.number for each in replicas(best) if each.replica.trial == top[0])
         )

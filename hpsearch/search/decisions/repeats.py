@@ -1,8 +1,12 @@
-"""Which trial is trained once more, with another seed: noise is one more fidelity, and repeats are rungs above the end.
+"""Which trial is trained once more, with another seed or on another fold: further runs are rungs above the end.
 
-Of the trials with as many runs, the best third, by the mean of these runs, gets one more. The rule is asynchronous, as
-at all rungs: it looks at the trials that there are, and where more may come, the best third is rounded down. When none
-can come any more, it is rounded up, so that one trial at least gets all its runs.
+Of the trials with as many runs, the best ones, by the mean of these runs, get one more: the best third. With many folds
+it is a larger share, so that of the complete trials one in nine is trained on all of them, as with three runs. Folds
+come in the same order for all trials, so that trials are compared on the same samples. The rule is asynchronous, as at
+all rungs: it looks at the trials that there are, and where more may come, the share is rounded down. When none can come
+any more, it is rounded up, so that one trial at least gets all its runs. Where only the number of trials limits the
+search, further runs wait until no other trial can come, so that none is spent on one that turns out not to be among the
+best; a limit of time or work might not leave any for them.
 
 Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
 Tuning (MLSys 2020), algorithm 2, with the number of seeds as the resource. For `Confirmation`, racing: Maron, Moore:
@@ -13,18 +17,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ..metrics.objective import Objective
 from ..metrics.replicas import SHARE_REPEATED, Runs, pooled_variance, runs_of
 from ..metrics.selection import sign_of
-from ..trial import Replica, TrialRecord
+from ..study import Study
+from ..trial import FOLD, REPLICA, Replica, TrialRecord
 from .pareto_order import pareto_order
 
 # A trial is out of the race if its mean is worse than the best one by more standard errors of the difference.
 _STANDARD_ERRORS = 2
 # An estimate of the noise from few residuals is raised by this, divided by their number, as Student's t is wider.
 _CAUTION = 3
+# The share of the complete trials that is trained on all of many folds.
+_SHARE_ON_ALL_FOLDS = 1 / 9
+
+
+class Repeated(Protocol):
+    """A study whose trials may be trained several times."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives."""
+
+    @property
+    def repeats(self) -> int:
+        """The most training runs of a trial, each with another seed."""
+
+    @property
+    def fold_count(self) -> int:
+        """The number of folds of its cross-validation; 0: there is none."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +69,38 @@ class Repeats:
     """How often trials are trained.
 
     Attributes:
-        most: the most training runs of a trial, with a seed each; 1: none is repeated.
+        most: the most training runs of a trial, with a seed or a fold each; 1: none is repeated.
         objectives: of the study.
         confirmations: at the request of the user, when all else is done.
+        are_folds: whether the runs of a trial are the folds of a cross-validation.
+        come_last: whether they wait until no other trial can come.
     """
 
     most: int
     objectives: tuple[Objective, ...]
     confirmations: tuple[Confirmation, ...] = ()
+    are_folds: bool = False
+    come_last: bool = False
+
+    @classmethod
+    def of(cls, study: Repeated) -> Repeats:
+        """Return how often the trials of a study are trained, without what the user has requested."""
+        return cls(study.fold_count or study.repeats, study.objectives, are_folds=study.fold_count > 0)
+
+    @classmethod
+    def in_search(cls, study: Study) -> Repeats:
+        """Return how a search of the study trains trials several times."""
+        may_end_before = (study.budget, study.timeout, study.max_epochs) != (None, None, None)
+        return replace(cls.of(study), come_last=study.n_trials is not None and not may_end_before)
+
+    @property
+    def share(self) -> float:
+        """The share of the trials with as many runs that gets one more.
+
+        >>> [round(Repeats(folds, (), are_folds=True).share, 2) for folds in (2, 3, 5, 10)]
+        [0.33, 0.33, 0.58, 0.78]
+        """
+        return max(SHARE_REPEATED, _SHARE_ON_ALL_FOLDS ** (1 / (self.most - 1))) if self.are_folds else SHARE_REPEATED
 
     @property
     def is_possible(self) -> bool:
@@ -66,9 +114,13 @@ class Repeats:
             trials: of the study, with their replicas.
             more_may_come: whether another trial may still get its first result.
         """
+        if more_may_come and self.come_last:
+            return None
         runs = _repeatable(runs_of(trials))
         running = [each for each in trials if each.state.is_open]
-        for count in range(self.most - 1, 0, -1):
+        counts = range(1, self.most)
+        # At the end, all trials get their second run before one of them gets a third one: it is chosen among all.
+        for count in reversed(counts) if more_may_come else counts:
             may_grow = more_may_come or any(each.replica.offset < count for each in running if each.replica is not None)
             due = self._due([each for each in runs if len(each.records) >= count], count, may_grow)
             if due is not None:
@@ -81,10 +133,11 @@ class Repeats:
     def _due(self, runs: Sequence[Runs], count: int, may_grow: bool) -> Replica | None:
         """Return the replica of the best trial that has this number of runs and is to have one more."""
         best = self._best_first([each.first(count) for each in runs])
-        share = len(best) * SHARE_REPEATED
+        share = len(best) * self.share
         chosen = best[: math.floor(share + 1e-9) if may_grow else math.ceil(share - 1e-9)]
         begun = {each.trial.number: each.begun for each in runs}
-        return next((Replica(number, count) for number in chosen if begun[number] < count), None)
+        kind = FOLD if self.are_folds else REPLICA
+        return next((Replica(number, count, kind) for number in chosen if begun[number] < count), None)
 
     def _of_confirmation(self, asked: Confirmation, runs: Sequence[Runs]) -> Replica | None:
         """Return the replica of the trial with the fewest runs among those that may be the best."""

@@ -1,4 +1,4 @@
-"""Trials that were trained with several seeds: what belongs to one trial, and its mean."""
+"""Trials that were trained several times, with other seeds or on other folds: what belongs to one, and its mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..trial import TrialRecord, TrialState
+from ..trial import FOLD, TrialRecord, TrialState
 
 # The share of the trials with as many runs, the best ones, that is trained once more.
 SHARE_REPEATED = 1 / 3
@@ -104,8 +104,13 @@ def without_replicas(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
 
 
 def has_replicas(records: Iterable[TrialRecord]) -> bool:
-    """Return whether a trial was trained with several seeds."""
+    """Return whether a trial was trained with several seeds, or on several folds."""
     return any(each.replica is not None for each in records)
+
+
+def are_folds(records: Iterable[TrialRecord]) -> bool:
+    """Return whether a trial was trained on several folds of a cross-validation."""
+    return any(each.replica is not None and each.replica.kind == FOLD for each in records)
 
 
 def _runs(trial: TrialRecord, replicas: dict[int, TrialRecord]) -> Runs:

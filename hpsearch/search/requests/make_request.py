@@ -150,7 +150,7 @@ def add(folder: str | os.PathLike[str], params: Mapping[str, object], like: int 
             raise StudyError("A new trial needs at least one parameter, or a trial that it is like.")
         original = None if like is None else found.trial(like).replica
         if original is not None:
-            raise StudyError(f"Trial {like} repeats trial {original.trial}: a new trial is like that one.")
+            raise StudyError(f"Trial {like} is {original}: a new trial is like that one.")
         earlier = {} if like is None else found.trial(like).params
         _check_params(found.study, params, earlier)
         given = ", ".join(f"{name}={value!r}" for name, value in params.items())
@@ -194,6 +194,11 @@ def confirm(folder: str | os.PathLike[str], repeats: int = 5, top: int = 4) -> s
     def ask(found: _Found) -> tuple[Request, str]:
         check_whole("repeats", repeats, 2)
         check_whole("top", top, 1)
+        if found.study.fold_count:
+            raise StudyError(
+                "confirm trains the best trials again with other seeds, but this study is a cross-validation, whose "
+                "trials are compared on its folds."
+            )
         records = found.study.records()
         searched = {*flat(found.study.described_space()), *(name for each in records for name in each.params)}
         seed = next((each for each in SEEDS if each in searched), None)
@@ -273,7 +278,7 @@ def _ended(found: _Found, number: int, what: str) -> TrialRecord:
         remedy = "promote trains it to completion" if trial.state is TrialState.PAUSED else "it has not ended yet"
         raise StudyError(f"Trial {number} is {trial.state.value}; only one that has ended can be {what} ({remedy}).")
     if trial.replica is not None:
-        raise StudyError(f"Trial {number} repeats trial {trial.replica.trial}, so it cannot be {what}; that one can.")
+        raise StudyError(f"Trial {number} is {trial.replica}, so it cannot be {what}; that trial can.")
     return trial
 
 

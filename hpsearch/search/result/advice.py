@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import SpaceError
 from ...system.json_types import JsonObject
+from ..decisions.repeats import Repeats
 from ..metrics.replicas import without_replicas
 from ..metrics.selection import best_records
 from ..space.search_space import SearchSpace
@@ -33,7 +34,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
     if not best:
         return []
     is_repeated = without_replicas(records) is not records
-    repeated, records = repeated_best(records, objectives, study.repeats), without_replicas(records)
+    repeated, records = repeated_best(records, Repeats.of(study)), without_replicas(records)
     space, stored = _space(study.described_space()), on_disk(study)
     noise, earlier = known_noise(stored, records), earlier_best(records, objectives, study.scope)
     to_beat = best[0].value if earlier is None else earlier.value

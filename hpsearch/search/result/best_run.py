@@ -13,6 +13,7 @@ from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
 from ..metrics.selection import best_records, ranking
 from ..store.held_out_file import read_held_out
+from ..store.refit_file import read_refit
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
@@ -177,9 +178,11 @@ class BestRun(NamedTuple):
         scope: the scope that selected the value and the checkpoint.
         build_model: the function that builds the trial's model from a folder of weights.
         test_metrics: the metrics of its selected weights on the `test_dataset` of the search; None without one.
-        objective_std: the standard deviation of the objective between seeds; None of one run, and of several
-            objectives. `objective` is the mean then, and `checkpoint` that of the run which is nearest to it.
-        values: the objective of each run, by its training seed; of several objectives, a list for each.
+        objective_std: the standard deviation of the objective between seeds, or folds; None of one run, and of several
+            objectives. `objective` is the mean then, and `checkpoint` that of the run which is nearest to it; with
+            folds, that of the model which was trained on all data, None without one.
+        values: the objective of each run, by its training seed, or, with folds, by the number of the fold; of several
+            objectives, a list for each.
         chance_of_best: the chance that no other trial of the study is truly better, from 0 to 1; None if no trial was
             repeated with another seed, and of several objectives. See `hpsearch.search.result.chance_of_best`.
     """
@@ -199,18 +202,25 @@ class BestRun(NamedTuple):
     def load_model(self, seed: int | None = None) -> Any:
         """Build the best trial's model, with the selected weights, in evaluation mode on the host.
 
-        This works for any model: `model_init` builds it, with the trial's parameters and seed.
+        This works for any model: `model_init` builds it, with the trial's parameters and seed. With folds, it is the
+        model that was trained on all data (``refit=True``).
 
         Args:
             seed: which of the runs in `values` to load; None: the one whose value is nearest to their mean.
 
         Raises:
-            StudyError: the trial was not trained with this seed.
+            StudyError: the trial was not trained with this seed; or the study has folds, and no model of all data.
             NoCompletedTrialError: no trial may be the best; the message explains why.
             FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
         """
         if self.run_id is None or self.build_model is None:
             raise NoCompletedTrialError(self.run_summary.explain_absence(), self.run_summary)
+        folds = self.run_summary.study.fold_count
+        if folds and (seed is not None or self.checkpoint is None):
+            raise StudyError(
+                f"A cross-validation has no single model, but one for each of its {folds} folds: search with "
+                "refit=True, which trains the best parameters on all data, and load that with load_model()."
+            )
         if seed is not None:
             return self._replace(checkpoint=self._checkpoint_of(seed)).load_model()
         if self.checkpoint is None or not self.checkpoint.is_dir():
@@ -254,19 +264,36 @@ def _best_run(
     runs = runs_of_trial(summary.records, record.number)
     is_single = len(summary.study.objectives) == 1
     chances = chance_of_best(summary.records, summary.objective) if is_single else None
+    folds = summary.study.fold_count
+    checkpoint = _of_all_data(record, summary.study.folder) if folds else record.checkpoint
     return BestRun(
         run_id=str(record.number),
         objective=record.value if len(summary.study.objectives) == 1 else list(record.values),
         hyperparameters=dict(record.hyperparameters),
         run_summary=summary,
-        checkpoint=record.checkpoint,
+        checkpoint=checkpoint,
         scope=summary.study.scope,
         build_model=lambda folder: build_model(run_with_checkpoint(summary.records, record.number, folder), folder),
         objective_std=runs.deviation if is_single else None,
         values={
-            each.seed: each.values[0] if is_single else list(each.values)
+            name: each.values[0] if is_single else list(each.values)
             for each in runs.records
-            if each.seed is not None
+            if (name := _name_of_run(each, bool(folds))) is not None
         },
         chance_of_best=None if chances is None else chances.get(record.number),
+    )
+
+
+def _name_of_run(run: TrialRecord, is_fold: bool) -> int | None:
+    """Return the number of the fold that a run was evaluated on, or the seed that it was trained with."""
+    if not is_fold:
+        return run.seed
+    return 0 if run.replica is None else run.replica.offset
+
+
+def _of_all_data(record: TrialRecord, folder: Path) -> Path | None:
+    """Return the weights that were trained with a trial's parameters on the data of all folds; None without any."""
+    refit = read_refit(folder)
+    return (
+        None if refit is None or (refit.trial, refit.values) != (record.number, record.values) else refit.folder(folder)
     )

@@ -1,70 +1,117 @@
-"""The chance that a trial is truly the best one, given the noise between seeds.
+"""The chance that a trial is truly the best one, given the noise between seeds, or between folds.
 
-A normal prior for the true means of the trials, by empirical Bayes, corrects for the luck of the best of many. The
-chance is the share of draws from the posterior in which the trial comes first.
+The true means of the trials have a normal prior, centered at the median of their first runs. Its width and the noise of
+a run have a posterior, by the likelihood of the better half: the worse trials may be worse by any amount. That some
+trials were repeated because they looked good does not bias it, as all first runs are in it. The chance is the share of
+draws from the posterior in which the trial comes first.
 
-Source: Efron, Morris: Data Analysis Using Stein's Estimator and Its Generalizations (Journal of the American
-Statistical Association 70, 1975); Russo: Simple Bayesian Algorithms for Best-Arm Identification (COLT 2016), which
-compares arms by the same posterior probability.
+Source: Rubin: Inference and Missing Data (Biometrika 63, 1976) on why such a selection can be ignored; Russo: Simple
+Bayesian Algorithms for Best-Arm Identification (COLT 2016), which compares arms by the same posterior probability.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics.objective import Objective
-from ..metrics.replicas import pooled_variance, runs_of
+from ..metrics.replicas import are_folds, runs_of
 from ..metrics.selection import sign_of
 from ..trial import TrialRecord
 
 Array = NDArray[Any]
 
 _DRAWS = 4000
-# The least variance of the true means, as a share of that of the values.
-_LEAST_TRUE_VARIANCE = 0.1
+# Variances that the noise and the prior may have, in units of the mean square distance from the center.
+_VARIANCES = np.logspace(-3, 1, 33)
+
+
+class RunsOfTrials(NamedTuple):
+    """What there is to know of the runs of trials; all arrays have one entry for each trial.
+
+    Attributes:
+        first: the cost of its first run.
+        means: the mean cost of its runs.
+        counts: the number of its runs.
+        squares: the sum of their squared distances from the mean.
+    """
+
+    first: Array
+    means: Array
+    counts: Array
+    squares: Array
 
 
 def chance_of_best(records: Sequence[TrialRecord], objective: Objective) -> dict[int, float] | None:
     """Return the chance of each trial to be truly the best, by number; None if no trial was repeated with other seeds.
 
     Only trials that have a result and hold the constraints are compared. The noise between seeds is taken to be that of
-    all trials together.
+    all trials together. In a cross-validation, what trials have in common on a fold is no noise, so there is no chance
+    before two of them were trained on two folds.
     """
     runs = [each for each in runs_of(records) if each.mean.is_eligible]
-    noise = pooled_variance(runs)
-    if noise is None:
+    if not any(len(each.records) > 1 for each in runs):
         return None
-    costs = np.array([sign_of(objective) * each.mean.values[0] for each in runs])
-    chances = chances_of_best(costs, np.array([len(each.records) for each in runs]), *noise)
-    return {each.trial.number: float(chance) for each, chance in zip(runs, chances, strict=True)}
+    costs = [sign_of(objective) * np.array(each.values) for each in runs]
+    known = _without_effects_of_folds(costs) if are_folds(records) else _known(costs)
+    if known is None:
+        return None
+    return {each.trial.number: float(chance) for each, chance in zip(runs, chances_of_best(known), strict=True)}
 
 
-def chances_of_best(costs: Array, counts: Array, variance: float, freedom: int) -> Array:
+def _known(costs: Sequence[Array]) -> RunsOfTrials:
+    return RunsOfTrials(
+        np.array([each[0] for each in costs]),
+        np.array([each.mean() for each in costs]),
+        np.array([len(each) for each in costs]),
+        np.array([np.sum((each - each.mean()) ** 2) for each in costs]),
+    )
+
+
+def _without_effects_of_folds(costs: Sequence[Array]) -> RunsOfTrials | None:
+    """Return the runs without what all trials have in common on a fold; None if that and noise cannot be told apart.
+
+    A cost is the sum of a mean, an effect of the fold and noise, by least squares.
+    """
+    cells = [(trial, fold) for trial, each in enumerate(costs) for fold in range(len(each))]
+    trials, folds = (np.array(column) for column in zip(*cells, strict=True))
+    design = np.zeros((len(cells), len(costs) + folds.max()))
+    design[np.arange(len(cells)), trials] = 1
+    is_later = folds > 0
+    design[np.flatnonzero(is_later), len(costs) + folds[is_later] - 1] = 1
+    solved, _, rank, _ = np.linalg.lstsq(design, np.concatenate(costs), rcond=None)
+    freedom = len(cells) - int(rank)
+    if not freedom:
+        return None
+    effects = np.concatenate([[0.0], solved[len(costs) :]])
+    known = _known([each - effects[: len(each)] for each in costs])
+    return known._replace(squares=known.squares * (len(cells) - len(costs)) / freedom)
+
+
+def chances_of_best(known: RunsOfTrials) -> Array:
     """Return the chance of each trial to have the lowest true cost.
 
-    The prior is normal. Its center is the median of the costs, its width that of the better half, as the worse trials
-    may be worse by any amount. The variance of a run is drawn from its own posterior, as it is known from few runs.
-
-    Args:
-        costs: (n,), the mean of each trial's runs.
-        counts: (n,), the number of its runs.
-        variance: of one run.
-        freedom: the number of residuals from which the variance is known.
-
-    >>> chances_of_best(np.array([0.0, 9.0, 9.5]), np.array([3, 3, 1]), 1.0, 6).round(1)
+    >>> means, runs = np.array([0.0, 9.0, 9.5]), np.array([3, 3, 1])
+    >>> chances_of_best(RunsOfTrials(means, means, runs, np.array([1.0, 1.0, 0.0]))).round(1)
     array([1., 0., 0.])
     """
     random = np.random.default_rng(0)
-    drawn = np.maximum(variance, 1e-300) * freedom / random.chisquare(freedom, _DRAWS)
-    noise = drawn[:, None] / counts[None]
-    center = float(np.median(costs))
-    spread = float(np.mean((costs[costs <= center] - center) ** 2))
-    true = np.maximum(spread - noise.mean(axis=1), _LEAST_TRUE_VARIANCE * spread + 1e-300)[:, None]
-    shrunk = true / (true + noise)
-    means, deviations = center + shrunk * (costs - center), np.sqrt(shrunk * noise)
+    center = float(np.median(known.first))
+    is_better = known.first <= center
+    scale = float(np.mean((known.first[is_better] - center) ** 2)) + 1e-300
+    variances = _VARIANCES * scale
+    distances, counts, squares = (each[is_better] for each in (known.means - center, known.counts, known.squares))
+    noise, prior = variances[:, None, None], variances[None, :, None]
+    total = noise + counts * prior
+    within = (counts - 1) * np.log(noise) + squares / noise
+    likelihood = -np.sum(within + np.log(total) + counts * distances**2 / total, axis=-1) / 2
+    weights = np.exp(likelihood - likelihood.max()).ravel()
+    drawn = random.choice(weights.size, _DRAWS, p=weights / weights.sum())
+    noise, prior = variances[drawn // len(variances), None] / known.counts, variances[drawn % len(variances), None]
+    shrunk = prior / (prior + noise)
+    means, deviations = center + shrunk * (known.means - center), np.sqrt(shrunk * noise)
     draws = means + deviations * random.standard_normal(noise.shape)
-    return np.asarray(np.bincount(draws.argmin(axis=1), minlength=len(costs)) / _DRAWS)
+    return np.asarray(np.bincount(draws.argmin(axis=1), minlength=len(known.means)) / _DRAWS)

@@ -31,7 +31,11 @@ class KnownStudy(Protocol):
 
     @property
     def repeats(self) -> int:
-        """The most training runs of a trial."""
+        """The most training runs of a trial, each with another seed."""
+
+    @property
+    def fold_count(self) -> int:
+        """The number of folds of its cross-validation; 0: there is none."""
 
     def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter."""

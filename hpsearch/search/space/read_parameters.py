@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ...errors import SpaceError
+from ...errors import SpaceError, StudyError
 from ...system.spelling import nearest, nearest_name
 from ..trial import Trial
 
@@ -35,8 +35,14 @@ def check_read(trial: Trial, recipe: ReadsParameters) -> None:
 
     Raises:
         SpaceError: it has not.
+        StudyError: it has not read the fold of a cross-validation.
     """
     params, code = trial.params, recipe.user_code
+    if trial.folds is not None and not trial.has_read_fold:
+        raise StudyError(
+            f"{code}(trial) never reads trial.fold, so all folds would train on the same samples: trial.fold.train are "
+            "the indices to train on, trial.fold.evaluation those to evaluate on."
+        )
     for name in params.values_by_name:
         if name not in trial.suggested_by_space and recipe.is_set_before_user_code(name):
             raise SpaceError(

@@ -34,8 +34,8 @@ class Checkable(Protocol):
         """True if there is something to train on."""
 
 
-def check_trainer(trainer: Checkable) -> None:
-    """Check that a trainer has what a search needs.
+def check_trainer(trainer: Checkable, has_folds: bool = False) -> None:
+    """Check that a trainer has what a search needs; with folds, it needs no evaluation data, and must not have any.
 
     Raises:
         StudyError: it has no `model_init`, no training data or no evaluation data, or would
@@ -53,8 +53,18 @@ def check_trainer(trainer: Checkable) -> None:
         )
     if not trainer.has_training_data:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")
+    if has_folds and trainer.eval_dataset is not None:
+        raise StudyError(
+            "folds evaluate on parts of the train_dataset, but the Trainer has an eval_dataset too: leave it out, or "
+            "pass it as test_dataset, which is evaluated once, at the end (with refit=True)."
+        )
+    if has_folds:
+        return
     if trainer.eval_dataset is None or (isinstance(trainer.eval_dataset, dict) and not trainer.eval_dataset):
-        raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")
+        raise StudyError(
+            "A search compares evaluations, so the Trainer needs an eval_dataset; it has none. (folds=5 evaluates on "
+            "parts of the train_dataset.)"
+        )
 
 
 def check_space(space: object, trainer: TakesParameters) -> None:

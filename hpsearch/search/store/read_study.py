@@ -190,6 +190,7 @@ def _defaults(value: object) -> dict[str, object]:
     return fields(value, {**checks, "pauses_several": _is_true_or_false}, tuple(checks))
 
 
+_FIELDS_OF_FOLDS: dict[str, Check] = {"number": _at_least_one, "by": text, "indices": text}
 _SETTINGS: dict[str, Check] = {
     "study_name": _folder_name,
     "objective": _one_or_all(text),
@@ -200,6 +201,8 @@ _SETTINGS: dict[str, Check] = {
     "n_trials": optional(_at_least_one),
     "budget": _budget,
     "unit": one_of((EPOCH, STEP)),
+    "repeats": _at_least_one,
+    "folds": lambda value: fields(value, _FIELDS_OF_FOLDS, tuple(_FIELDS_OF_FOLDS)),
     "session": whole,
     "ended_before": whole,
     "uncounted_before": whole,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...system.json_types import JsonObject
-from ..trial import Report, Span, TrialRecord, TrialState, replica_of
+from ..trial import KINDS_OF_REPLICAS, Report, Span, TrialRecord, TrialState, replica_of
 from .checked_json import (
     Check,
     Unreadable,
@@ -115,7 +115,7 @@ def _origin(value: object) -> dict[str, object]:
     checks = {"request": text, "kind": text, "trial": optional(whole), "arguments": _PARAMETERS}
     origin = fields(value, checks, tuple(checks))
     replica = replica_of(origin)
-    if (replica is None) == (origin["kind"] == "replica") or (replica is not None and replica.origin != origin):
+    if (replica is None) == (origin["kind"] in KINDS_OF_REPLICAS) or (replica is not None and replica.origin != origin):
         raise Unreadable(f"{shown(origin)} is not the origin of a replica")
     return origin
 

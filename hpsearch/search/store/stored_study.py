@@ -104,6 +104,11 @@ class StoredStudy:
         return int(self.settings.get("repeats", 1))
 
     @property
+    def fold_count(self) -> int:
+        """The number of folds of its cross-validation; 0: there is none."""
+        return int(self.settings.get("folds", {"number": 0})["number"])
+
+    @property
     def unit(self) -> str:
         """The unit of `TrialRecord.epochs`: ``epoch``, or ``step`` of a plain function."""
         return str(self.settings.get("unit", EPOCH))

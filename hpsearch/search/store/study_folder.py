@@ -19,6 +19,7 @@ from ...system.json_types import JsonObject
 from ..metrics.selection import best_records
 from ..study import EPOCH, Study
 from ..trial import TrialRecord, TrialState
+from .folds_file import FOLDS_FILE, write_folds
 from .forgiven_failures import UNCOUNTED_BEFORE, uncounted_before
 from .held_out_file import DEFAULTS_FOLDER, HELD_OUT_FILE, HELD_OUT_LOCK
 from .live_sessions import SESSIONS_FOLDER
@@ -33,6 +34,7 @@ from .read_study import (
     read_trials,
     version_of,
 )
+from .refit_file import REFIT_FOLDER
 from .storage_files import STORAGE_FILES
 
 __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_trials"]
@@ -61,6 +63,8 @@ _RESERVED_NAMES = {
     HELD_OUT_FILE,
     HELD_OUT_LOCK,
     DEFAULTS_FOLDER,
+    FOLDS_FILE,
+    REFIT_FOLDER,
     *STORAGE_FILES,
 }
 
@@ -174,6 +178,9 @@ class StudyFolder:
         own |= {} if study.budget is None else {"budget": study.budget}
         own |= {} if study.unit == EPOCH else {"unit": study.unit}
         own |= {} if study.repeats == 1 else {"repeats": study.repeats}
+        if study.folds is not None:
+            own["folds"] = study.folds.identity
+            write_folds(self.path, study.folds)
         write_json(
             self.path / STUDY_FILE,
             {

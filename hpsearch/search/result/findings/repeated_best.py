@@ -1,11 +1,10 @@
-"""What the repeats of trials with other seeds have shown."""
+"""What the further runs of trials have shown: those with other seeds, or on other folds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...decisions.repeats import Repeats
-from ...metrics.objective import Objective
 from ...metrics.replicas import runs_of
 from ...metrics.selection import ranking
 from ...trial import TrialRecord, TrialState
@@ -14,14 +13,14 @@ from ..chance_of_best import chance_of_best
 _MOST_NAMED = 3
 
 
-def repeated_best(records: Sequence[TrialRecord], objectives: Sequence[Objective], most: int) -> list[str]:
+def repeated_best(records: Sequence[TrialRecord], repeats: Repeats) -> list[str]:
     """Return sentences about the means of the best trials, and about replicas that are missing.
 
     Args:
         records: of the study, replicas included.
-        objectives: of the study.
-        most: how often a trial was to be trained at most.
+        repeats: how often trials were to be trained.
     """
+    objectives, kind = repeats.objectives, "fold" if repeats.are_folds else "seed"
     found = {each.trial.number: each for each in runs_of(records)}
     ranked = ranking(records, objectives)
     if not ranked or len(objectives) > 1:
@@ -32,11 +31,12 @@ def repeated_best(records: Sequence[TrialRecord], objectives: Sequence[Objective
         chances = chance_of_best(records, objectives[0]) or {}
         chance = f"; the chance that it is the best trial is {chances[best.trial.number]:.0%}" if chances else ""
         sentences.append(
-            f"{_short(ranked[0].values[0])} is the mean of trial {best.trial.number} over {len(best.records)} seeds "
+            f"{_short(ranked[0].values[0])} is the mean of trial {best.trial.number} over {len(best.records)} {kind}s "
             f"({', '.join(map(_short, best.values))}; standard deviation {best.deviation:.2g}){chance}."
         )
         others = [each for each in ranked[1:] if len(found[each.number].records) < len(best.records)]
-        if all(len(set(each.values)) == 1 for each in found.values() if len(each.records) > 1):
+        is_same = all(len(set(each.values)) == 1 for each in found.values() if len(each.records) > 1)
+        if is_same and not repeats.are_folds:
             sentences.append(
                 "All runs of a trial have the same value: the seed changes nothing (a function must use trial.seed)."
             )
@@ -44,18 +44,19 @@ def repeated_best(records: Sequence[TrialRecord], objectives: Sequence[Objective
             named = [_named(each, len(found[each.number].records)) for each in others[:_MOST_NAMED]]
             more = [f"{len(others) - _MOST_NAMED} more"] if len(others) > _MOST_NAMED else []
             is_ahead = any(objectives[0].is_better(each.values[0], ranked[0].values[0]) for each in others)
-            decides = " `hpsearch confirm` decides whether one of them is better." if is_ahead else ""
+            confirms = is_ahead and not repeats.are_folds
+            decides = " `hpsearch confirm` decides whether one of them is better." if confirms else ""
             sentences.append(f"Provisional, as they have fewer runs: {', '.join([*named, *more])}.{decides}")
     failed = [each for each in records if each.replica is not None and each.state is TrialState.FAILED]
     if failed:
-        which = ", ".join(f"{each.replica.offset} of trial {each.replica.trial}" for each in failed if each.replica)
-        several = "replicas" if len(failed) > 1 else "replica"
-        sentences.append(f"{len(failed)} {several} failed, so their trials get no further ones: {which}.")
-    left = Repeats(most, tuple(objectives)).next(records, more_may_come=False) if most > 1 else None
+        which = ", ".join(str(each.replica) for each in failed)
+        several = "further runs" if len(failed) > 1 else "further run"
+        sentences.append(f"{len(failed)} {several} failed, so their trials get no more of them: {which}.")
+    left = repeats.next(records, more_may_come=False) if repeats.most > 1 else None
     if left is not None:
         sentences.append(
-            f"A limit has ended the search before all repeats were done (next would be replica {left.offset} of trial "
-            f"{left.trial}); the same call with a larger one continues."
+            f"A limit has ended the search before all {'folds' if repeats.are_folds else 'repeats'} were done (next "
+            f"would be {left}); the same call with a larger one continues."
         )
     return sentences
 

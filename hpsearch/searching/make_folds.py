@@ -1,0 +1,128 @@
+"""The folds of a search as its user asks for them: a number, a splitter of scikit-learn, or pairs of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+from transformers.trainer_utils import has_length
+
+from ..errors import MissingPackageError, StudyError
+from ..search.folds import Folds
+from ..search.study import check_whole
+from ..system.spelling import nearest_name
+
+
+def make_folds(
+    folds: Any, groups: object, stratify: object, data: Any, user_code: str | None, seed: int
+) -> Folds | None:
+    """Return the folds that the arguments of a search ask for; None if they ask for none.
+
+    Args:
+        folds: the number of folds, a splitter of scikit-learn, or pairs of training and evaluation indices; or None.
+        groups: the column of the data whose equal values stay together; None: there is none.
+        stratify: the column of the data whose values are to be as frequent in each fold; None: there is none.
+        data: to split; None: only the user's code has them.
+        user_code: the name of that code; None: there is none.
+        seed: shuffles the samples.
+
+    Raises:
+        StudyError: an argument cannot be right.
+        MissingPackageError: scikit-learn is not installed.
+    """
+    if folds is None:
+        for name, given in {"groups": groups, "stratify": stratify}.items():
+            if given is not None:
+                raise StudyError(f"{name}={given!r} says how folds are made; pass folds too, such as folds=5.")
+        return None
+    if isinstance(folds, str) or not (isinstance(folds, int) or hasattr(folds, "split") or isinstance(folds, Iterable)):
+        raise StudyError(f"folds must be a number, a splitter of scikit-learn or pairs of indices, but got {folds!r}.")
+    is_pairs = not isinstance(folds, int) and not hasattr(folds, "split")
+    if is_pairs:
+        for name, given in {"groups": groups, "stratify": stratify}.items():
+            if given is not None:
+                raise StudyError(f"{name}={given!r} has no effect on folds that are pairs of indices.")
+        return Folds.of_pairs(folds, "pairs of indices", None if data is None else _length(data))
+    if data is None:
+        raise StudyError(
+            f"Only {user_code} has the data, so folds must be pairs of indices, such as "
+            "folds=list(KFold(5, shuffle=True, random_state=0).split(labels))."
+        )
+    samples = _length(data)
+    columns = {
+        name: None if given is None else _column(data, name, given)
+        for name, given in {"groups": groups, "stratify": stratify}.items()
+    }
+    if isinstance(folds, int):
+        check_whole("folds", folds, 2)
+        splitter = _splitter(folds, groups is not None, stratify is not None, seed)
+    else:
+        splitter = folds
+    try:
+        pairs = list(splitter.split(np.zeros(samples), columns["stratify"], columns["groups"]))
+    except ValueError as error:
+        raise StudyError(f"folds={folds!r} cannot split the train_dataset: {error}") from error
+    by = [" ".join(repr(splitter).split()), *(f"{name}={given!r}" for name, given in _given(groups, stratify))]
+    return Folds.of_pairs(pairs, ", ".join(by), samples)
+
+
+def _given(groups: object, stratify: object) -> list[tuple[str, object]]:
+    return [(name, each) for name, each in (("groups", groups), ("stratify", stratify)) if each is not None]
+
+
+def _splitter(folds: int, has_groups: bool, is_stratified: bool, seed: int) -> Any:
+    try:
+        from sklearn import model_selection
+    except ImportError as error:
+        raise MissingPackageError(f"folds={folds} needs scikit-learn: pip install scikit-learn") from error
+    if has_groups and is_stratified:
+        return model_selection.StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    if has_groups:
+        return model_selection.GroupKFold(folds)
+    kind = model_selection.StratifiedKFold if is_stratified else model_selection.KFold
+    return kind(folds, shuffle=True, random_state=seed)
+
+
+def _length(data: Any) -> int:
+    """Return the number of samples.
+
+    Raises:
+        StudyError: they cannot be chosen by index.
+    """
+    is_stream = isinstance(data, IterableDataset) or not hasattr(data, "__getitem__")
+    if is_stream or isinstance(data, Mapping) or not has_length(data):
+        raise StudyError(
+            f"folds need a map-style train_dataset, whose samples can be chosen by index, but it is a "
+            f"{type(data).__name__}."
+        )
+    return len(data)
+
+
+def _column(data: Any, argument: str, name: object) -> Any:
+    """Return a column of the data.
+
+    Raises:
+        StudyError: there is none of this name, or it has no single value for each sample.
+    """
+    names = getattr(data, "column_names", None)
+    if names is None:
+        first = data[0]
+        names = list(first) if isinstance(first, Mapping) else []
+    if name not in names:
+        has = f"it has {', '.join(map(repr, names))}" if names else "its samples are no mappings"
+        raise StudyError(
+            f"{argument}={name!r} is no column of the train_dataset: {has}.{nearest_name(str(name), names)}"
+        )
+    if hasattr(data, "column_names"):
+        values = list((data.with_format(None) if hasattr(data, "with_format") else data)[name])
+    else:
+        values = [each.item() if hasattr(each, "item") else each for each in (data[i][name] for i in range(len(data)))]
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        found = np.empty((0, 0))
+    if found.ndim != 1:
+        raise StudyError(f"{argument}={name!r} must be a column with one value for each sample.")
+    return found

@@ -19,7 +19,7 @@ from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.search.decisions.training_budget import full_runs_of
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import Events
-from tests.support.small_trainer import small_trainer
+from tests.support.small_trainer import points, small_trainer
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
@@ -53,6 +53,20 @@ def test_trials_that_wait_on_a_cluster_go_on_from_exactly_where_they_were(tmp_pa
     assert left == [f"run-{best.run_id}"]
     assert not list((tmp_path / "runs" / "study").glob(f"{TUNE_FOLDER}*"))
     assert not is_distant or not list((tmp_path / "place").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("several", [{"repeats": 3}, {"folds": 3, "refit": True}], ids=["repeats", "folds"])
+def test_the_further_runs_of_trials_are_trained_on_a_cluster(tmp_path: Path, several: dict[str, Any]) -> None:
+    data = {"eval_dataset": None, "train_dataset": points(18, 0)} if "folds" in several else {}
+    trainer = small_trainer(tmp_path / "runs", num_train_epochs=EPOCHS, **data)
+    best = trainer.hyperparameter_search(RATE, "loss", n_trials=6, **ON_RAY, **several)
+    assert list(best.values) == ([0, 1, 2] if "folds" in several else [42, 43, 44])
+    further = [each for each in best.run_summary.records if each.replica is not None]
+    assert len({each.replica for each in further}) == len(further) >= 2
+    for each in further:
+        again = trainer.replay(number=each.number, progress=False)
+        assert again.is_equal, again.first_difference
+    assert best.load_model() is not None
 
 
 @pytest.mark.parametrize(

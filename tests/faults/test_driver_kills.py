@@ -17,7 +17,10 @@ pytestmark = pytest.mark.fault
 
 
 @pytest.mark.timeout(max(600, 20 * KILLS))
-@pytest.mark.parametrize(("way", "share"), [("workers", 0.5), ("tune in workers", 0.25)])
+@pytest.mark.parametrize(
+    ("way", "share"),
+    [("workers", 0.5), ("tune in workers", 0.25), ("repeats in workers", 0.25), ("folds in workers", 0.25)],
+)
 def test_a_search_with_rungs_whose_driver_is_killed_loses_doubles_and_fails_no_trial(
     tmp_path: Path, way: str, share: float
 ) -> None:

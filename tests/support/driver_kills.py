@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch import open_study
+from hpsearch.search.decisions.repeats import Repeats
+from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.trial import TrialState
 from tests.support import warm
-from tests.support.driver_processes import have_ended, processes_in, recipe_of, start
+from tests.support.driver_processes import SEVERAL_RUNS, have_ended, processes_in, recipe_of, start
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over, wait_until
 from tests.support.searching import Diary
 
@@ -66,12 +68,18 @@ def _check(folder: Path, way: str) -> Counter[str]:
     """Check what is left of a study, and that each trial's reports are those that it makes alone."""
     study = folder / "study"
     records = assert_disk_and_storage_agree(study)
-    assert [record["number"] for record in records] == list(range(TRIALS))
+    assert [record["number"] for record in records] == list(range(len(records)))
     assert {record["state"] for record in records} <= {"complete", "pruned"}
     assert_nothing_is_left_over(study)
     # wandb, which Ray Tune imports, makes folders that a killed process leaves.
     assert [each for each in (folder / "tmp").iterdir() if "wandb-" not in each.name] == []
-    for record in open_study(study).records:
+    found = open_study(study).records
+    replicas = [record.replica for record in found if record.replica is not None]
+    assert len(found) - len(replicas) == TRIALS
+    assert len(set(replicas)) == len(replicas)
+    assert bool(replicas) == (way in SEVERAL_RUNS)
+    assert Repeats.of(StoredStudy.read(study)).next(found, more_may_come=False) is None  # none is missing
+    for record in found:
         again = recipe_of(folder, way).replay("study", record.number, "loss", progress=False)
         assert again.is_equal, f"trial {record.number} ({record.state}): {again.first_difference}"
         assert record.state in (TrialState.COMPLETE, TrialState.PRUNED)

@@ -27,9 +27,11 @@ from tests.support import warm
 from tests.support.loop_in_groups import STEPS, LoopInGroups
 from tests.support.search_processes import RATE
 from tests.support.searching import Diary
-from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 EPOCHS = 6
+# Ways to train a trial several times.
+SEVERAL_RUNS: dict[str, dict[str, Any]] = {"repeats in workers": {"repeats": 3}, "folds in workers": {"folds": 3}}
 
 
 class WritesSteps(TrainerCallback):
@@ -55,7 +57,8 @@ def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: 
         diaries = [each.diary for each in callbacks]
         return TunedFunction(LoopInGroups(*diaries), RATE, folder)
     if not way.startswith("tune"):
-        return trainer_of(folder, *callbacks, **arguments)
+        data = {"train_dataset": points(18, 0), "eval_dataset": None} if way.startswith("folds") else {}
+        return trainer_of(folder, *callbacks, **data, **arguments)
     settings = {"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments}
 
     def make(trial: Any) -> transformers.Trainer:
@@ -83,14 +86,16 @@ def start(
         diary: a file for what the trials write down.
         temporary: the folder for temporary files of the search.
         n_trials, seed, n_jobs: of the search.
-        way: how trials are trained: "workers", "tune in workers", "groups" or "loop in groups" of two
-            processes, or "ray".
+        way: how trials are trained: "workers", "tune in workers", "repeats in workers", "folds in workers", "groups" or
+            "loop in groups" of two processes, or "ray".
         address: of the cluster of Ray.
         arguments: of the trainer.
     """
     options: dict[str, Any] = {"n_trials": n_trials, "seed": seed, "n_jobs": n_jobs}
     if way.endswith("groups"):
         options |= {"processes_per_trial": 2, "trial_retries": 1000}
+    if way in SEVERAL_RUNS:
+        options |= SEVERAL_RUNS[way]
     if way == "loop in groups":
         options["max_resource"] = STEPS
     if way == "ray":

@@ -79,6 +79,19 @@ def test_two_groups_of_two_report_what_one_process_reports_and_stay_warm(tmp_pat
     assert {address for each in begun for address in each["listens_on"]} == {"127.0.0.1"}
 
 
+@process
+@pytest.mark.parametrize("several", [{"repeats": 2}, {"folds": 3}], ids=["repeats", "folds"])
+def test_groups_train_the_further_runs_of_trials_as_one_process_does(tmp_path: Path, several: dict[str, Any]) -> None:
+    data = {"eval_dataset": None, "train_dataset": points(18, 0)} if "folds" in several else {}
+    options = {"hp_space": {"learning_rate": SPACE["learning_rate"]}, "trainer": data, **several}
+    best = search(tmp_path / "groups", 3, n_jobs=1, **options)
+    alone = search(tmp_path / "alone", 3, processes_per_trial=1, **options)
+    assert_same(best, reports(alone))
+    assert [each.replica for each in best.run_summary.records] == [each.replica for each in alone.run_summary.records]
+    assert list(best.values or {}) == list(range(3)) if "folds" in several else [42, 43]
+    assert any(each.replica is not None for each in best.run_summary.records)
+
+
 def test_the_processes_of_a_group_meet_on_the_loopback_address_only() -> None:
     before = listening_addresses(os.getpid())
     rendezvous = Rendezvous(2)

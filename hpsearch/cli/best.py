@@ -90,7 +90,10 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
 def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     named = zip(summary.study.objectives, record.values, strict=False)
     values = ", ".join(f"{objective.name} {format_value(value)}" for objective, value in named)
-    weights = "not kept" if record.checkpoint is None else str(record.checkpoint)
+    missing = (
+        "none, as each fold has its own; refit=True trains on all data" if summary.study.fold_count else "not kept"
+    )
+    weights = missing if record.checkpoint is None else str(record.checkpoint)
     width = max((len(name) for name in record.hyperparameters), default=0)
     parameters = [f"  {name:<{width}}  {printable(str(value))}" for name, value in record.hyperparameters.items()]
     return "\n".join(
@@ -140,6 +143,11 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
         StudyError: the weights were not kept, the checkpoint has a link in it, or the folder is not empty.
         CheckpointError: the weights are damaged, or a part of them is missing.
     """
+    if record.checkpoint is None and summary.study.fold_count:
+        raise StudyError(
+            "A cross-validation has no single model: search with refit=True, which trains the best parameters on all "
+            "data; or choose the run of one fold with --trial."
+        )
     if record.checkpoint is None or not record.checkpoint.is_dir():
         raise StudyError(
             f"The weights of trial {record.number} are not on disk: its search kept only those of its best trials "

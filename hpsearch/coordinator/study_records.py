@@ -147,6 +147,11 @@ class StudyRecords:
                 self.may_be_repeated = False
                 self._tidy(self.records, among=None)
 
+    def write_best(self) -> None:
+        """Write which trial is the best, and where its model is, when that has changed otherwise than by a trial."""
+        with self.locked():
+            self._folder.write_best(self.records)
+
     def epochs(self, but: int | None = None) -> float:
         """Return the epochs that all trials have trained together, but for one; running ones as far as is known."""
         if self._epochs[0] is not self.records:

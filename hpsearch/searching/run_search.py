@@ -244,6 +244,7 @@ class Search:
                 f"trial {best.run_id}'s parameters could not be trained on all data: {type(error).__name__}: {error}"
             )
             return best
+        session.records.write_best()
         found = self._best(session.records.records)
         assert isinstance(found, BestRun), "there is one objective"
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ def test_the_folds_of_a_trial_have_its_seed_and_parameters_and_do_not_count(tmp_
 def test_without_a_refit_there_is_no_model_and_the_error_names_it(tmp_path: Path) -> None:
     best = search(tmp_path)
     assert best.checkpoint is None
+    assert open_study(tmp_path / "study").best()[0].checkpoint is None
     for load in (best.load_model, lambda: best.load_model(seed=42)):
         with pytest.raises(StudyError, match="one for each of its 4 folds: search with refit=True"):
             load()
@@ -167,6 +169,8 @@ def test_a_refit_trains_the_best_parameters_on_all_data_once(tmp_path: Path) -> 
     assert model.output.weight.tolist() == alone.model.output.weight.tolist()
     with pytest.raises(StudyError, match="no single model"):
         best.load_model(seed=42)
+    assert open_study(tmp_path / "study").best()[0].checkpoint == best.checkpoint
+    assert json.loads((tmp_path / "study" / "best.json").read_text())["checkpoint"] == "refit/weights"
     written = (tmp_path / "study" / "refit" / "refit.json").stat().st_mtime_ns
     heard = HearsNotices()
     again = search(tmp_path, refit=True, progress=heard)

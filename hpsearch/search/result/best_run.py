@@ -13,7 +13,7 @@ from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
 from ..metrics.selection import best_records, ranking
 from ..store.held_out_file import read_held_out
-from ..store.refit_file import read_refit
+from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
@@ -123,8 +123,13 @@ class SearchSummary:
         return value if self.objective.direction == MINIMIZE else -value
 
     def best(self) -> list[TrialRecord]:
-        """Return the best trial or, with several objectives, the Pareto front; empty if no trial may be the best."""
-        return best_records(self.records, self.study.objectives)
+        """Return the best trial or, with several objectives, the Pareto front; empty if no trial may be the best.
+
+        Where trials have several runs, its values are their means, and its checkpoint that of the run which is nearest
+        to them; with folds, that of the model which was trained on all data.
+        """
+        best = best_records(self.records, self.study.objectives)
+        return with_model_of_all_data(best, self.study.folder) if self.study.fold_count else best
 
     def tied_with_best(self) -> list[TrialRecord]:
         """Return the trials that cannot be told apart from the best one, best first, without the best one.
@@ -265,13 +270,12 @@ def _best_run(
     is_single = len(summary.study.objectives) == 1
     chances = chance_of_best(summary.records, summary.objective) if is_single else None
     folds = summary.study.fold_count
-    checkpoint = _of_all_data(record, summary.study.folder) if folds else record.checkpoint
     return BestRun(
         run_id=str(record.number),
         objective=record.value if len(summary.study.objectives) == 1 else list(record.values),
         hyperparameters=dict(record.hyperparameters),
         run_summary=summary,
-        checkpoint=checkpoint,
+        checkpoint=record.checkpoint,
         scope=summary.study.scope,
         build_model=lambda folder: build_model(run_with_checkpoint(summary.records, record.number, folder), folder),
         objective_std=runs.deviation if is_single else None,
@@ -289,11 +293,3 @@ def _name_of_run(run: TrialRecord, is_fold: bool) -> int | None:
     if not is_fold:
         return run.seed
     return 0 if run.replica is None else run.replica.offset
-
-
-def _of_all_data(record: TrialRecord, folder: Path) -> Path | None:
-    """Return the weights that were trained with a trial's parameters on the data of all folds; None without any."""
-    refit = read_refit(folder)
-    return (
-        None if refit is None or (refit.trial, refit.values) != (record.number, record.values) else refit.folder(folder)
-    )

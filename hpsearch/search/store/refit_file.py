@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ...system.files import write_json
+from ..trial import TrialRecord
 from .checked_json import Check, Unreadable, fields, is_folder_name, items, number, text, whole
 from .own_files import is_own_folder
 from .read_study import read_own_json
@@ -50,6 +52,17 @@ def read_refit(study_folder: Path) -> Refit | None:
     except (OSError, Unreadable, RecursionError):
         return None
     return Refit(**{name: read[name] for name in _FIELDS})
+
+
+def with_model_of_all_data(best: Sequence[TrialRecord], study_folder: Path) -> list[TrialRecord]:
+    """Return the best trials of a cross-validation with the model that was trained on all data, or without any."""
+    refit = read_refit(study_folder)
+
+    def weights(record: TrialRecord) -> Path | None:
+        is_its_own = refit is not None and (refit.trial, refit.values) == (record.number, record.values)
+        return refit.folder(study_folder) if refit is not None and is_its_own else None
+
+    return [replace(each, checkpoint=weights(each)) for each in best]
 
 
 def write_refit(study_folder: Path, refit: Refit) -> None:

@@ -34,7 +34,7 @@ from .read_study import (
     read_trials,
     version_of,
 )
-from .refit_file import REFIT_FOLDER
+from .refit_file import REFIT_FOLDER, with_model_of_all_data
 from .storage_files import STORAGE_FILES
 
 __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_trials"]
@@ -243,7 +243,10 @@ class StudyFolder:
 
         Of several objectives, a list: the Pareto front. Nothing is written while no trial may be the best.
         """
-        best = [self._described(each) for each in best_records(records, self._study.objectives)]
+        found = best_records(records, self._study.objectives)
+        if self._study.folds is not None:
+            found = with_model_of_all_data(found, self.path)
+        best = [self._described(each) for each in found]
         path = self.path / BEST_FILE
         if best and self._best != (best, version_of(path)):
             write_json(path, best if len(self._study.objectives) > 1 else best[0])

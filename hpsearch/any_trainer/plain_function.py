@@ -46,6 +46,7 @@ class PlainFunction:
     writes_its_checkpoints = True
     suggested_names: Sequence[str] = ()
     data_to_split: None = None
+    has_own_data = True
     cannot_extend: str | None = "the function sets the length of a trial"
 
     def __init__(

@@ -62,6 +62,7 @@ class TrainerFunction:
     cannot_extend: str | None = "make_trainer sets the length of a trial"
     training_samples: int | None = None
     data_to_split: None = None
+    has_own_data = True
     sets_arguments_by_name = True
 
     def __init__(

@@ -193,7 +193,8 @@ def describe_best(best: BestRun) -> str:
     else:
         value = format_value(best.objective)
         if best.objective_std is not None:
-            value += f" (mean of {len(best.values or {})} seeds, standard deviation {best.objective_std:.2g})"
+            runs = counted(len(best.values or {}), "fold" if best.run_summary.study.fold_count else "seed")
+            value += f" (mean of {runs}, standard deviation {best.objective_std:.2g})"
     held_out = "".join(f"\n{each}" for each in held_out_in_words(best.run_summary))
     return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}{held_out}"
 

@@ -303,8 +303,8 @@ class Study:
             )
             raise StudyError(f"{self._was_made_with('cross-validation', *described)} {_REMEDY}")
         raise StudyError(
-            f"The study {self.name!r} in {str(self.folder)!r} has other folds, though {now['by']} makes both: the data "
-            f"have changed, or it makes others each time, and needs a random_state. {_REMEDY}"
+            f"The study {self.name!r} in {str(self.folder)!r} has {now['number']} other folds, also made by {now['by']}"
+            f": the data, or the indices, have changed. {_REMEDY}"
         )
 
     def made_with_other_range(self, name: str, before: Parameter, now: Parameter) -> StudyError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..system.spelling import nearest_name
 
 
 def make_folds(
-    folds: Any, groups: object, stratify: object, data: Any, user_code: str | None, seed: int
+    folds: Any, groups: object, stratify: object, data: Any, seed: int, user_code: str | None = None
 ) -> Folds | None:
     """Return the folds that the arguments of a search ask for; None if they ask for none.
 
@@ -24,9 +25,9 @@ def make_folds(
         folds: the number of folds, a splitter of scikit-learn, or pairs of training and evaluation indices; or None.
         groups: the column of the data whose equal values stay together; None: there is none.
         stratify: the column of the data whose values are to be as frequent in each fold; None: there is none.
-        data: to split; None: only the user's code has them.
-        user_code: the name of that code; None: there is none.
+        data: to split; None: there are none, or only the user's code has them.
         seed: shuffles the samples.
+        user_code: the name of the code that alone has the data; None: a trainer has them.
 
     Raises:
         StudyError: an argument cannot be right.
@@ -37,7 +38,9 @@ def make_folds(
             if given is not None:
                 raise StudyError(f"{name}={given!r} says how folds are made; pass folds too, such as folds=5.")
         return None
-    if isinstance(folds, str) or not (isinstance(folds, int) or hasattr(folds, "split") or isinstance(folds, Iterable)):
+    folds = int(folds) if isinstance(folds, Integral) and not isinstance(folds, bool) else folds
+    is_known = isinstance(folds, int) or hasattr(folds, "split") or isinstance(folds, Iterable)
+    if isinstance(folds, (str, type)) or not is_known:
         raise StudyError(f"folds must be a number, a splitter of scikit-learn or pairs of indices, but got {folds!r}.")
     is_pairs = not isinstance(folds, int) and not hasattr(folds, "split")
     if is_pairs:
@@ -45,6 +48,8 @@ def make_folds(
             if given is not None:
                 raise StudyError(f"{name}={given!r} has no effect on folds that are pairs of indices.")
         return Folds.of_pairs(folds, "pairs of indices", None if data is None else _length(data))
+    if data is None and user_code is None:
+        raise StudyError("A search needs a train_dataset; the Trainer has none.")
     if data is None:
         raise StudyError(
             f"Only {user_code} has the data, so folds must be pairs of indices, such as "
@@ -60,12 +65,22 @@ def make_folds(
         splitter = _splitter(folds, groups is not None, stratify is not None, seed)
     else:
         splitter = folds
-    try:
-        pairs = list(splitter.split(np.zeros(samples), columns["stratify"], columns["groups"]))
-    except ValueError as error:
-        raise StudyError(f"folds={folds!r} cannot split the train_dataset: {error}") from error
     by = [" ".join(repr(splitter).split()), *(f"{name}={given!r}" for name, given in _given(groups, stratify))]
-    return Folds.of_pairs(pairs, ", ".join(by), samples)
+
+    def split() -> Folds:
+        pairs = splitter.split(np.zeros(samples), columns["stratify"], columns["groups"])
+        return Folds.of_pairs(pairs, ", ".join(by), samples)
+
+    try:
+        found, again = split(), split()
+    except (TypeError, ValueError) as error:
+        needs = "" if stratify is not None else " (stratify= names the column that a stratified splitter needs)"
+        raise StudyError(f"folds={folds!r} cannot split the train_dataset: {error}{needs}") from error
+    if found.identity != again.identity:
+        raise StudyError(
+            f"folds={folds!r} makes other folds each time, so the study could not be continued: give it a random_state."
+        )
+    return found
 
 
 def _given(groups: object, stratify: object) -> list[tuple[str, object]]:
@@ -118,7 +133,7 @@ def _column(data: Any, argument: str, name: object) -> Any:
     if hasattr(data, "column_names"):
         values = list((data.with_format(None) if hasattr(data, "with_format") else data)[name])
     else:
-        values = [each.item() if hasattr(each, "item") else each for each in (data[i][name] for i in range(len(data)))]
+        values = [_plain(data[index][name]) for index in range(len(data))]
     try:
         found = np.asarray(values)
     except ValueError:
@@ -126,3 +141,8 @@ def _column(data: Any, argument: str, name: object) -> Any:
     if found.ndim != 1:
         raise StudyError(f"{argument}={name!r} must be a column with one value for each sample.")
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of torch or numpy as Python's; everything else as it is."""
+    return value.item() if hasattr(value, "item") and np.prod(np.shape(value)) == 1 else value

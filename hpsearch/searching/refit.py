@@ -1,6 +1,6 @@
 """The model of a cross-validation: the best parameters are trained once more, on all data, when the search has ended.
 
-That run is no trial, and counts in no budget. It ends after the share of its training run after which the folds had
+That run is no trial, and counts in no budget. It ends after the fraction of its training run after which the folds had
 their selected weights, by the median. It lies in ``<study>/refit``, and is used again while the best trial, the
 arguments, the data and the functions are the same.
 """
@@ -18,10 +18,10 @@ from ..reports.tables import counted, format_value
 from ..search.metrics.replicas import runs_of_trial
 from ..search.metrics.selection import select_report
 from ..search.result.best_run import BestRun
-from ..search.store.refit_file import REFIT_FOLDER, Refit, read_refit, write_refit
+from ..search.store.refit_file import REFIT_FOLDER, REFIT_LOCK, Refit, folder_of_refit, read_refit, write_refit
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord
-from ..system.files import remove_folder, remove_partial, whole_folder
+from ..system.files import file_lock, remove_partial, whole_folder
 from ..system.interruption import Interruption
 from .searched_recipe import SearchedRecipe
 
@@ -39,9 +39,9 @@ class TrainsOnAllData(Protocol):
         """The data that folds split."""
 
     def train_on_all_data(
-        self, trial: FixedTrial, run: Path, weights: Path, share: float, is_interrupted: Callable[[], bool]
+        self, trial: FixedTrial, folder: Path, fraction: float, is_interrupted: Callable[[], bool]
     ) -> None:
-        """Train without evaluations until this share of the training run, in a folder, and write the weights.
+        """Train without evaluations until this fraction of the training run, and write the weights to a folder.
 
         Where `is_interrupted` returns True, the training ends early, and no weights are written.
         """
@@ -63,6 +63,11 @@ def check_refit(refit: object, recipe: SearchedRecipe, study: Study) -> bool:
         raise ObjectiveError(
             "refit=True is for one objective: with several there is no single best run. Choose one of the Pareto "
             "front, and train its hyperparameters on all data."
+        )
+    if isinstance(recipe, TrainsOnAllData) and recipe.args.lr_scheduler_type == "reduce_lr_on_plateau":
+        raise StudyError(
+            "refit=True trains without evaluations, which lr_scheduler_type='reduce_lr_on_plateau' follows; use "
+            "another schedule, or train best.hyperparameters on all data yourself."
         )
     if not isinstance(recipe, TrainsOnAllData):
         raise StudyError(
@@ -105,25 +110,23 @@ def refit_best(
     """
     record = next(each for each in best.run_summary.best() if str(each.number) == best.run_id)
     runs = runs_of_trial(best.run_summary.records, record.number).records
-    shares = tuple(_selected_share(each, study) for each in runs)
+    fractions = tuple(_selected_fraction(each, study) for each in runs)
     samples = len(recipe.data_to_split)
-    made = Refit(record.number, record.values, shares, statistics.median(shares), samples, arguments)
-    if read_refit(study.folder) == made and made.folder(study.folder) is not None:
-        return
-    folder = study.folder / REFIT_FOLDER
-    remove_folder(folder)
-    folder.mkdir()
-    announce(_described(made, runs[0], study))
-    with whole_folder(folder / made.checkpoint) as weights:
-        trial = FixedTrial(record.params, record.number, _arguments(record))
-        recipe.train_on_all_data(trial, folder, weights, made.share, lambda: interruption.signal != 0)
-        if interruption.signal:
-            raise KeyboardInterrupt
-    remove_partial(folder)
-    write_refit(study.folder, made)
+    made = Refit(record.number, record.values, fractions, statistics.median(fractions), samples, arguments)
+    with file_lock(study.folder / REFIT_LOCK):
+        if read_refit(study.folder) == made:
+            return
+        remove_partial(study.folder / REFIT_FOLDER)
+        announce(_described(made, runs[0], study))
+        with whole_folder(folder_of_refit(study.folder)) as folder:  # an earlier model stays until this one is whole
+            trial = FixedTrial(record.params, record.number, _arguments(record))
+            recipe.train_on_all_data(trial, folder, made.fraction, lambda: interruption.signal != 0)
+            if interruption.signal:
+                raise KeyboardInterrupt
+            write_refit(folder, made)
 
 
-def _selected_share(run: TrialRecord, study: Study) -> float:
+def _selected_fraction(run: TrialRecord, study: Study) -> float:
     selected = select_report(run.reports, study.scope, study.objectives)
     return 1.0 if selected is None or not selected.report.fraction else min(selected.report.fraction, 1.0)
 
@@ -135,11 +138,14 @@ def _arguments(record: TrialRecord) -> dict[str, object]:
 
 def _described(refit: Refit, trial: TrialRecord, study: Study) -> str:
     """Return what is trained, for how long, and why this trial."""
-    by_fold = ", ".join(f"{each:.0%}" for each in refit.shares)
+    by_fold = ", ".join(f"{each:.0%}" for each in refit.fractions)
     much = (
-        "to the end" if refit.share == 1 else f"for {refit.share:.0%} of its run, the median of the folds ({by_fold})"
+        "to completion"
+        if refit.fraction == 1
+        else f"for {refit.fraction:.0%} of its run, the median of the folds ({by_fold})"
     )
+    folds = counted(len(refit.fractions), "fold")
     return (
         f"training the parameters of trial {trial.number} on all {refit.samples:,} samples, {much}; they were chosen "
-        f"by the mean {study.objective.name} of {counted(len(refit.shares), 'fold')}, {format_value(refit.values[0])}"
+        f"by the mean {study.objective.name} of {folds}, {format_value(refit.values[0])}"
     )

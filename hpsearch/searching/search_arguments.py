@@ -139,8 +139,8 @@ class SearchArguments:
         Raises:
             StudyError: an argument cannot be right.
         """
-        data, code = recipe.data_to_split, recipe.user_code
-        return make_folds(self.folds, self.groups, self.stratify, data, code, self._seed(recipe))
+        code = recipe.user_code if recipe.has_own_data else None
+        return make_folds(self.folds, self.groups, self.stratify, recipe.data_to_split, self._seed(recipe), code)
 
     def make_study(
         self,

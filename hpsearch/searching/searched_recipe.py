@@ -64,7 +64,11 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
 
     @property
     def data_to_split(self) -> Any:
-        """The training data that folds split; None if only the user's code has them."""
+        """The training data that folds split; None if there are none, or only the user's code has them."""
+
+    @property
+    def has_own_data(self) -> bool:
+        """True if only the user's code has the data."""
 
     def prepare(self, space: SearchSpace | SpaceFunction | None, folds: Folds | None = None) -> None:
         """Check that there is all that a search in this space needs, with these folds; None: a replay."""

@@ -74,6 +74,7 @@ class SearchableTrainer:
     cannot_extend: str | None = None
     sets_arguments_by_name = True
     writes_its_checkpoints = False
+    has_own_data = False
     notices: Sequence[str] = ()
     suggested_names: Sequence[str] = ()
 
@@ -229,20 +230,20 @@ class SearchableTrainer:
                 trainer.release()
 
     def train_on_all_data(
-        self, trial: FixedTrial, run: Path, weights: Path, share: float, is_interrupted: Callable[[], bool]
+        self, trial: FixedTrial, folder: Path, fraction: float, is_interrupted: Callable[[], bool]
     ) -> None:
-        """Train without evaluations until this share of the training run, in a folder, and write the weights.
+        """Train without evaluations until this fraction of the training run, and write the weights to a folder.
 
         Where `is_interrupted` returns True, the training ends early, and no weights are written.
         """
         with preserved_streams():
-            trainer = self.for_trial(trial, str(run)).with_arguments(**_ON_ALL_DATA)
+            trainer = self.for_trial(trial, str(folder)).with_arguments(**_ON_ALL_DATA)
             trainer.callbacks = [each for each in trainer.callbacks if not isinstance(each, EarlyStoppingCallback)]
-            trainer.add_callback(_EndsAfter(share, is_interrupted))
+            trainer.add_callback(_EndsAfter(fraction, is_interrupted))
             try:
                 trainer.train()
                 if not is_interrupted():
-                    trainer.save_weights(weights)
+                    trainer.save_weights(folder)
                 trainer.end_trackers("interrupted" if is_interrupted() else "complete")
             finally:
                 trainer.release()
@@ -268,15 +269,15 @@ class _WithDefaults(SearchableTrainer):
 
 
 class _EndsAfter(TrainerCallback):
-    """Ends training after a share of its optimizer steps, or when it is interrupted."""
+    """Ends training after a fraction of its optimizer steps, or when it is interrupted."""
 
-    def __init__(self, share: float, is_interrupted: Callable[[], bool]) -> None:
-        self._share, self._is_interrupted = share, is_interrupted
+    def __init__(self, fraction: float, is_interrupted: Callable[[], bool]) -> None:
+        self._fraction, self._is_interrupted = fraction, is_interrupted
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if state.global_step >= round(self._share * state.max_steps) or self._is_interrupted():
+        if state.global_step >= round(self._fraction * state.max_steps) or self._is_interrupted():
             control.should_training_stop = True
         return control
 

@@ -159,8 +159,8 @@ def test_a_refit_trains_the_best_parameters_on_all_data_once(tmp_path: Path) -> 
     best = search(tmp_path, refit=True, progress=heard)
     told = [each for each in heard.notices if "on all 20 samples" in each]
     assert told == [
-        f"training the parameters of trial {best.run_id} on all 20 samples, to the end; they were chosen by the mean "
-        f"sum of metrics of 4 folds, {best.objective:.4g}"
+        f"training the parameters of trial {best.run_id} on all 20 samples, to completion; they were chosen by the "
+        f"mean sum of metrics of 4 folds, {best.objective:.4g}"
     ]
     assert best.checkpoint == tmp_path / "study" / "refit" / "weights"
     alone = small_trainer(tmp_path / "alone", train_dataset=DATA, learning_rate=best.hyperparameters["learning_rate"])
@@ -171,12 +171,12 @@ def test_a_refit_trains_the_best_parameters_on_all_data_once(tmp_path: Path) -> 
         best.load_model(seed=42)
     assert open_study(tmp_path / "study").best()[0].checkpoint == best.checkpoint
     assert json.loads((tmp_path / "study" / "best.json").read_text())["checkpoint"] == "refit/weights"
-    written = (tmp_path / "study" / "refit" / "refit.json").stat().st_mtime_ns
+    written = (tmp_path / "study" / "refit" / "weights" / "refit.json").stat().st_mtime_ns
     heard = HearsNotices()
     again = search(tmp_path, refit=True, progress=heard)
     assert again.checkpoint == best.checkpoint
     assert not any("on all 20 samples" in each for each in heard.notices)
-    assert (tmp_path / "study" / "refit" / "refit.json").stat().st_mtime_ns == written
+    assert (tmp_path / "study" / "refit" / "weights" / "refit.json").stat().st_mtime_ns == written
 
 
 def test_a_refit_ends_after_the_median_of_what_the_folds_selected(tmp_path: Path) -> None:
@@ -270,7 +270,13 @@ def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
         ({}, {"test_dataset": points(4, 1)}, "test_dataset needs the model of the best run, .* pass refit=True"),
         ({}, {"refit": "yes"}, "refit must be True or False, but got 'yes'"),
         ({"eval_dataset": DATA}, {"folds": None, "refit": True}, "refit=True trains .* pass folds too"),
+        (
+            {"lr_scheduler_type": "reduce_lr_on_plateau"},
+            {"refit": True},
+            "refit=True trains without evaluations, which",
+        ),
         ({}, {"refit": True, "compute_objective": ["loss", "accuracy"]}, "refit=True is for one objective"),
+        ({"train_dataset": None}, {}, "A search needs a train_dataset; the Trainer has none"),
         ({}, {"folds": None}, "A search compares evaluations, so the Trainer needs an eval_dataset"),
     ],
 )
@@ -288,7 +294,9 @@ def test_a_study_keeps_its_folds(tmp_path: Path) -> None:
         search(tmp_path, folds=3, n_trials=2)
     with pytest.raises(StudyError, match="now 'none'"):
         search(tmp_path, folds=None, n_trials=2, trainer={"eval_dataset": DATA})
-    with pytest.raises(StudyError, match=r"has other folds, though KFold.* makes both: the data have changed"):
+    with pytest.raises(
+        StudyError, match=r"has 4 other folds, also made by KFold.*: the data, or the indices, have changed"
+    ):
         search(tmp_path, n_trials=2, trainer={"train_dataset": points(24, 0)})
     with pytest.raises(StudyError, match="this study is a cross-validation"):
         open_study(tmp_path / "study").confirm()

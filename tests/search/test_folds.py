@@ -35,7 +35,7 @@ SAMPLES = [{"x": torch.tensor(float(i)), "user": USERS[i], "kind": torch.tensor(
 
 
 def made(folds: Any, data: Any = TABLE, groups: Any = None, stratify: Any = None, seed: int = 42) -> Folds:
-    found = make_folds(folds, groups, stratify, data, "train", seed)
+    found = make_folds(folds, groups, stratify, data, seed, None if data is not None else "train")
     assert found is not None
     return found
 
@@ -58,7 +58,7 @@ GROUPS = np.array(USERS)
     ("given", "options", "expected"),
     [
         (5, {}, lambda: KFold(5, shuffle=True, random_state=42).split(EMPTY)),
-        (4, {"seed": 7}, lambda: KFold(4, shuffle=True, random_state=7).split(EMPTY)),
+        (np.int64(4), {"seed": 7}, lambda: KFold(4, shuffle=True, random_state=7).split(EMPTY)),
         (4, {"groups": "user"}, lambda: GroupKFold(4).split(EMPTY, None, GROUPS)),
         (TimeSeriesSplit(3), {}, lambda: TimeSeriesSplit(3).split(EMPTY)),
         (GroupKFold(2), {"groups": "user"}, lambda: GroupKFold(2).split(EMPTY, None, GROUPS)),
@@ -67,7 +67,7 @@ GROUPS = np.array(USERS)
     ],
 )
 def test_folds_are_those_of_scikit_learn(data: Any, given: Any, options: dict[str, Any], expected: Any) -> None:
-    if not isinstance(given, (int, list)) and not hasattr(given, "split"):
+    if not isinstance(given, (int, np.integer, list)) and not hasattr(given, "split"):
         given = list(KFold(3).split(EMPTY))  # a generator serves one of the cases only
     assert as_pairs(made(given, data, **options)) == pairs(expected())
 
@@ -113,6 +113,14 @@ class Stream(IterableDataset[Any]):
         ([([-1], [1]), ([1], [0])], {"data": None}, "The training indices of fold 0 must be at least 0"),
         ([1, 2], {}, "folds must be pairs of training and evaluation indices, but fold 0 is int"),
         ([([0], [1]), ([1], [0])], {"groups": "user"}, "groups='user' has no effect on folds that are pairs"),
+        (KFold, {}, "folds must be a number, a splitter of scikit-learn or pairs of indices, but got <class"),
+        (
+            StratifiedKFold(3),
+            {},
+            "cannot split the train_dataset: .* names the column that a stratified splitter needs",
+        ),
+        (KFold(3, shuffle=True), {}, "makes other folds each time, .* give it a random_state"),
+        (5, {"data": [{"a": torch.ones(4)}] * 9, "stratify": "a"}, "stratify='a' must be a column with one value"),
         (None, {"stratify": "kind"}, "stratify='kind' says how folds are made; pass folds too"),
     ],
 )
@@ -241,7 +249,7 @@ def test_the_best_is_among_those_with_the_most_folds_and_the_sentences_speak_of_
     assert [each.number for each in best_records(records, LOSS)] == [0]
     told = " ".join(repeated_best(records, Repeats(2, LOSS, are_folds=True)))
     assert "0.3000 is the mean of trial 0 over 2 folds (0.3000, 0.3000; standard deviation 0)" in told
-    assert "Provisional, as they have fewer runs: 0.1000 (trial 2, 1 run)." in told
+    assert "Provisional, as they have fewer runs: 0.1000 (trial 2, 1 fold, where trial 0 has 0.3000)." in told
     assert "hpsearch confirm" not in told
     told = " ".join(repeated_best(table([0.3, 0.4]), FOLDS))
     assert "before all folds were done (next would be fold 1 of trial 0)" in told
@@ -254,6 +262,9 @@ def test_what_all_trials_have_in_common_on_a_fold_is_no_noise() -> None:
     chances = chance_of_best(table(*values.tolist()), LOSS[0])
     assert chances is not None
     assert chances[0] > 0.98
+    equal = chance_of_best(table([0.7] * 7 + [0.8, 0.9], [0.7, 0.7], [0.6, 0.7]), LOSS[0])
+    assert equal is not None
+    assert equal[0] < 0.9  # a single difference of 0.1
     assert chance_of_best(table([0.0, 1.0], [0.5]), LOSS[0]) is None  # the noise is not known yet
     assert chance_of_best(table([0.0, 1.0]), LOSS[0]) is None
 

@@ -76,19 +76,20 @@ def _without_effects_of_folds(costs: Sequence[Array]) -> RunsOfTrials | None:
 
     A cost is the sum of a mean, an effect of the fold and noise, by least squares.
     """
-    cells = [(trial, fold) for trial, each in enumerate(costs) for fold in range(len(each))]
+    several = [each for each in costs if len(each) > 1]  # a trial with one fold tells nothing of the effects
+    cells = [(trial, fold) for trial, each in enumerate(several) for fold in range(len(each))]
     trials, folds = (np.array(column) for column in zip(*cells, strict=True))
-    design = np.zeros((len(cells), len(costs) + folds.max()))
+    design = np.zeros((len(cells), len(several) + folds.max()))
     design[np.arange(len(cells)), trials] = 1
     is_later = folds > 0
-    design[np.flatnonzero(is_later), len(costs) + folds[is_later] - 1] = 1
-    solved, _, rank, _ = np.linalg.lstsq(design, np.concatenate(costs), rcond=None)
+    design[np.flatnonzero(is_later), len(several) + folds[is_later] - 1] = 1
+    solved, _, rank, _ = np.linalg.lstsq(design, np.concatenate(several), rcond=None)
     freedom = len(cells) - int(rank)
     if not freedom:
         return None
-    effects = np.concatenate([[0.0], solved[len(costs) :]])
+    effects = np.concatenate([[0.0], solved[len(several) :]])
     known = _known([each - effects[: len(each)] for each in costs])
-    return known._replace(squares=known.squares * (len(cells) - len(costs)) / freedom)
+    return known._replace(squares=known.squares * (len(cells) - len(several)) / freedom)
 
 
 def chances_of_best(known: RunsOfTrials) -> Array:
@@ -101,13 +102,14 @@ def chances_of_best(known: RunsOfTrials) -> Array:
     random = np.random.default_rng(0)
     center = float(np.median(known.first))
     is_better = known.first <= center
-    scale = float(np.mean((known.first[is_better] - center) ** 2)) + 1e-300
+    within = float(np.sum(known.squares) / max(1.0, np.sum(known.counts - 1)))
+    scale = max(float(np.mean((known.first[is_better] - center) ** 2)), within, 1e-300)
     variances = _VARIANCES * scale
     distances, counts, squares = (each[is_better] for each in (known.means - center, known.counts, known.squares))
     noise, prior = variances[:, None, None], variances[None, :, None]
     total = noise + counts * prior
-    within = (counts - 1) * np.log(noise) + squares / noise
-    likelihood = -np.sum(within + np.log(total) + counts * distances**2 / total, axis=-1) / 2
+    of_runs = (counts - 1) * np.log(noise) + squares / noise
+    likelihood = -np.sum(of_runs + np.log(total) + counts * distances**2 / total, axis=-1) / 2
     weights = np.exp(likelihood - likelihood.max()).ravel()
     drawn = random.choice(weights.size, _DRAWS, p=weights / weights.sum())
     noise, prior = variances[drawn // len(variances), None] / known.counts, variances[drawn % len(variances), None]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ...system.files import write_json
 from ..trial import TrialRecord
-from .checked_json import Check, Unreadable, fields, is_folder_name, items, number, text, whole
+from .checked_json import Check, Unreadable, fields, items, number, text, whole
 from .own_files import is_own_folder
 from .read_study import read_own_json
 
 # No trial has this name.
-REFIT_FOLDER = "refit"
+REFIT_FOLDER, REFIT_LOCK = "refit", "refit.lock"
 _FILE = "refit.json"
 
 
@@ -24,31 +24,32 @@ class Refit:
     Attributes:
         trial: the number of the trial whose parameters it has.
         values: the means over its folds, by which it was chosen.
-        shares: for each fold, the share of the training run after which its weights were selected.
-        share: their median, after which the training on all data ended.
+        fractions: for each fold, the fraction of the training run after which its weights were selected.
+        fraction: their median, after which the training on all data ended.
         samples: that it was trained on.
         arguments: the fingerprint of the arguments, the data and the functions of the search.
-        checkpoint: the name of the folder of its weights.
     """
 
     trial: int
     values: tuple[float, ...]
-    shares: tuple[float, ...]
-    share: float
+    fractions: tuple[float, ...]
+    fraction: float
     samples: int
     arguments: str
-    checkpoint: str = "weights"
 
-    def folder(self, study_folder: Path) -> Path | None:
-        """Return the folder of its weights; None if it is not there."""
-        root = study_folder / REFIT_FOLDER
-        return root / self.checkpoint if is_own_folder(root / self.checkpoint, root) else None
+
+def folder_of_refit(study_folder: Path) -> Path:
+    """Return the folder of the weights, with what is known of the model."""
+    return study_folder / REFIT_FOLDER / "weights"
 
 
 def read_refit(study_folder: Path) -> Refit | None:
     """Return what is known of the model that was trained on all data; None if there is none, or its file is damaged."""
     try:
-        read = fields(read_own_json(study_folder / REFIT_FOLDER / _FILE), _FIELDS, tuple(_FIELDS))
+        folder = folder_of_refit(study_folder)
+        if not is_own_folder(folder, folder.parent):
+            return None
+        read = fields(read_own_json(folder / _FILE), _FIELDS, tuple(_FIELDS))
     except (OSError, Unreadable, RecursionError):
         return None
     return Refit(**{name: read[name] for name in _FIELDS})
@@ -60,28 +61,21 @@ def with_model_of_all_data(best: Sequence[TrialRecord], study_folder: Path) -> l
 
     def weights(record: TrialRecord) -> Path | None:
         is_its_own = refit is not None and (refit.trial, refit.values) == (record.number, record.values)
-        return refit.folder(study_folder) if refit is not None and is_its_own else None
+        return folder_of_refit(study_folder) if is_its_own else None
 
     return [replace(each, checkpoint=weights(each)) for each in best]
 
 
-def write_refit(study_folder: Path, refit: Refit) -> None:
-    """Write what is known of the model."""
-    write_json(study_folder / REFIT_FOLDER / _FILE, asdict(refit))
-
-
-def _folder_name(value: object) -> str:
-    if not is_folder_name(value):
-        raise Unreadable("it is not the name of a folder")
-    return str(value)
+def write_refit(folder: Path, refit: Refit) -> None:
+    """Write what is known of the model into its folder."""
+    write_json(folder / _FILE, asdict(refit))
 
 
 _FIELDS: dict[str, Check] = {
     "trial": whole,
     "values": items(number),
-    "shares": items(number),
-    "share": number,
+    "fractions": items(number),
+    "fraction": number,
     "samples": whole,
     "arguments": text,
-    "checkpoint": _folder_name,
 }

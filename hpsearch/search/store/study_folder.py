@@ -34,7 +34,7 @@ from .read_study import (
     read_trials,
     version_of,
 )
-from .refit_file import REFIT_FOLDER, with_model_of_all_data
+from .refit_file import REFIT_FOLDER, REFIT_LOCK, with_model_of_all_data
 from .storage_files import STORAGE_FILES
 
 __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_trials"]
@@ -65,6 +65,7 @@ _RESERVED_NAMES = {
     DEFAULTS_FOLDER,
     FOLDS_FILE,
     REFIT_FOLDER,
+    REFIT_LOCK,
     *STORAGE_FILES,
 }
 

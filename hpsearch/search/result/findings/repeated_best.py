@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...decisions.repeats import Repeats
-from ...metrics.replicas import runs_of
+from ...metrics.replicas import Runs, runs_of
 from ...metrics.selection import ranking
 from ...trial import TrialRecord, TrialState
 from ..chance_of_best import chance_of_best
@@ -41,7 +41,7 @@ def repeated_best(records: Sequence[TrialRecord], repeats: Repeats) -> list[str]
                 "All runs of a trial have the same value: the seed changes nothing (a function must use trial.seed)."
             )
         if others:
-            named = [_named(each, len(found[each.number].records)) for each in others[:_MOST_NAMED]]
+            named = [_named(found[each.number], best, repeats.are_folds) for each in others[:_MOST_NAMED]]
             more = [f"{len(others) - _MOST_NAMED} more"] if len(others) > _MOST_NAMED else []
             is_ahead = any(objectives[0].is_better(each.values[0], ranked[0].values[0]) for each in others)
             confirms = is_ahead and not repeats.are_folds
@@ -61,8 +61,12 @@ def repeated_best(records: Sequence[TrialRecord], repeats: Repeats) -> list[str]
     return sentences
 
 
-def _named(trial: TrialRecord, runs: int) -> str:
-    return f"{_short(trial.values[0])} (trial {trial.number}, {runs} run{'s' if runs > 1 else ''})"
+def _named(runs: Runs, best: Runs, are_folds: bool) -> str:
+    """Return the mean of a trial with fewer runs; of folds, beside that of the best trial on the same ones."""
+    count = len(runs.records)
+    several = f"{count} {'fold' if are_folds else 'run'}{'s' if count > 1 else ''}"
+    beside = f", where trial {best.trial.number} has {_short(best.first(count).mean.values[0])}" if are_folds else ""
+    return f"{_short(runs.mean.values[0])} (trial {runs.trial.number}, {several}{beside})"
 
 
 def _short(value: float) -> str:

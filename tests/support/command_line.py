@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.cli import main
-
 TRIALS = 8
 
 
@@ -19,6 +17,8 @@ Told = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `first/study.py`, and its study in `runs/spirals`."""
+    from hpsearch.cli import main  # not before it is used: `tests/conftest.py` says why
+
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

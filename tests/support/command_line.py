@@ -16,7 +16,7 @@ Told = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `first/study.py`, and its study in `runs/spirals`."""
+    """A folder with `first/study.py`, with less data so that it trains at once, and its study in `runs/spirals`."""
     from hpsearch.cli import main  # not before it is used: `tests/conftest.py` says why
 
     folder = tmp_path_factory.mktemp("made")
@@ -24,5 +24,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
         assert main(["init", "first"]) == 0
+        file = Path("first/study.py")
+        file.write_text(
+            file.read_text().replace("make_data(1000,", "make_data(400,").replace("make_data(500,", "make_data(200,")
+        )
         assert main(["run", "first/study.py", "-n", str(TRIALS), "--set", "num_train_epochs=4"]) == 0
     return folder

@@ -153,8 +153,9 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Seq2SeqTrainer:
     """A trainer that has taught its model to reverse."""
     trainer = make_trainer(
         tmp_path_factory.mktemp("lesson"),
-        num_train_epochs=30,
-        eval_strategy="epoch",
+        num_train_epochs=20,
+        eval_strategy="steps",
+        eval_steps=0.5,
         eval_on_start=True,
         generation_max_length=8,
         logging_steps=50,
@@ -648,7 +649,7 @@ def test_a_search_is_decided_by_what_the_models_generate(tmp_path: Path) -> None
     trainer = make_trainer(
         tmp_path,
         model_init=tiny_t5,
-        num_train_epochs=8,
+        num_train_epochs=6,
         eval_strategy="epoch",
         eval_dataset=UNSEEN[:50],
         generation_config=GenerationConfig(max_length=8),

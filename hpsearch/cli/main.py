@@ -81,9 +81,9 @@ def _telling(command: Callable[..., None]) -> Callable[..., None]:
     return telling
 
 
-for _command in _COMMANDS:
-    _settings = requests.ANY_OPTIONS if _command in (requests.add, requests.extend) else None
-    app.command(context_settings=_settings)(_telling(_command))
+for _function in _COMMANDS:
+    _settings = requests.ANY_OPTIONS if _function in (requests.add, requests.extend) else None
+    app.command(context_settings=_settings)(_telling(_function))
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -98,11 +98,17 @@ def _options(
 ) -> None: ...
 
 
+@functools.cache
+def _command() -> Any:
+    """Return the program as click knows it: Typer would make all commands anew at each call."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, by default those of the command line; return the exit code."""
     try:
         with ctrl_c_as_interruption():
-            outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+            outcome = _command()(args=None if arguments is None else list(arguments), standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except (_Interrupted, KeyboardInterrupt, typer.Abort) as interruption:
         return _say(str(interruption) or "Interrupted.", getattr(interruption, "code", INTERRUPTED))

@@ -206,7 +206,7 @@ def test_replay_makes_the_same_reports_and_says_when_it_does_not(here: Path, tol
     assert code == 0, err
     assert "gave the same" in out
     file = here / "first/study.py"
-    file.write_text(file.read_text().replace("make_data(1000, seed=0)", "make_data(1000, seed=5)"))
+    file.write_text(file.read_text().replace("make_data(400, seed=0)", "make_data(400, seed=5)"))
     code, out, _ = told("replay", "0", "runs/spirals")
     assert code == 1
     assert "differs from its record" in out

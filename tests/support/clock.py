@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from hpsearch.searching import run_search as searching
-
 
 class Clock:
     """Stands still until the test moves it."""
@@ -31,6 +29,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all budgets of the searches that the test makes in this process."""
+    from hpsearch.searching import run_search as searching  # not before it is used: `tests/conftest.py` says why
+
     clock = Clock()
     monkeypatch.setattr(searching, "Search", functools.partial(searching.Search, clock=clock))
     return clock

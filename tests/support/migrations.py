@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from optuna.storages._rdb.storage import _VersionManager
-
 
 def read_once() -> None:
     """Let this process read Optuna's migrations once instead of for every SQLite file: that takes half a second."""
+    from optuna.storages._rdb.storage import _VersionManager  # not before it is used: `tests/conftest.py` says why
+
     read, known = _VersionManager._create_alembic_script, []
 
     def script(manager: _VersionManager) -> Any:

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any
 
 import pytest
-import sqlalchemy
 
 HOST = "127.0.0.1"
 USER = "hpsearch"
@@ -120,6 +119,8 @@ class PostgreSQL:
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Run one statement in the maintenance database, outside of any transaction; return its rows."""
+        import sqlalchemy  # not before it is used: `tests/conftest.py` says why
+
         engine = sqlalchemy.create_engine(
             self.url("postgres"), isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool
         )
@@ -225,6 +226,8 @@ def _free_port() -> int:
 
 def _scheme() -> str:
     """Return how a URL begins for the installed driver: SQLAlchemy 2.0 takes psycopg2 by default, 2.1 psycopg."""
+    import sqlalchemy
+
     for scheme in ("postgresql", "postgresql+psycopg2", "postgresql+psycopg"):
         with contextlib.suppress(ImportError):
             sqlalchemy.make_url(f"{scheme}://").get_dialect().import_dbapi()

@@ -24,9 +24,10 @@ from studies.benchmarks.learning_curves import (
     Task,
     best_known,
 )
-from studies.benchmarks.recorded_curves import Grid, Scattered, TaskSet, Translation
+from studies.benchmarks.recorded_curves import Grid, GridWithSeeds, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run
-from studies.benchmarks.simulated import DATA, _chosen, half_of, simulate, tasks_of
+from studies.benchmarks.repeats import SIDES, WithNoise, spread_of, with_noise
+from studies.benchmarks.simulated import DATA, chosen, half_of, simulate, tasks_of
 from studies.benchmarks.strategies import (
     ALL_STRATEGIES,
     STRATEGIES,
@@ -98,6 +99,21 @@ def test_without_the_data_one_line_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no surrogate of LCBench in nowhere" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.process
+def test_repeats_are_compared_with_the_luckiest_at_the_same_budget_and_at_the_same_cost(tmp_path: Path) -> None:
+    size = ["--tasks", "1", "--seeds", "2", "--noise", "1", "--budgets", "8", "--trials", "6", "--sides", *SIDES]
+    command = ("-m", "studies.benchmarks.repeats", "--curves", "synthetic", "--cache", "cache", *size)
+    done = warm.run(*command, "--json", "runs.json", folder=tmp_path, environment=surroundings())
+    assert done.returncode == 0, done.stderr
+    by_budget, by_trials = json.loads((tmp_path / "runs.json").read_text())
+    assert {run["strategy"] for run in by_budget["runs"]} == set(SIDES)
+    assert all(7 < run["spent"] <= 8 for run in by_budget["runs"])
+    spent = {(run["strategy"], run["seed"]): run["spent"] for run in by_trials["runs"]}
+    for seed in range(2):
+        assert spent["luckiest", seed] < spent["repeats=3", seed]
+        assert spent["repeats=3", seed] - 1 < spent["same cost", seed] <= spent["repeats=3", seed]
 
 
 BUDGET = 3  # enough for all strategies to choose parameters, and trials to go on
@@ -251,6 +267,44 @@ def test_a_shorter_training_ends_sooner_and_lower_and_learns_faster_until_then()
     assert lengths == [5, 16, 52]
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_of_a_repeated_search_all_runs_of_a_trial_have_its_parameters_and_their_own_noise(side: str) -> None:
+    task = with_noise(SyntheticTasks().task("synthetic-0"), 2.0, 7)
+    strategy = SIDES[side](task, 0, budget=12)
+    spent = simulate(task, strategy, 1, math.inf).spent
+    assert 11 < spent <= 12
+    offsets: dict[bytes, list[int]] = {}
+    for trial, point in enumerate(strategy.points):
+        offsets.setdefault(point.tobytes(), []).append(strategy.seed_offset(trial))
+    assert all(each == list(range(len(each))) for each in offsets.values())
+    most = {"luckiest": 1, "repeats=2": 2, "repeats=3": 3, "confirm": 5}[side]
+    assert min(most, 2) <= max(map(len, offsets.values())) <= most
+    assert strategy.returned is not None
+    of_returned = offsets[strategy.points[strategy.returned].tobytes()]
+    assert len(of_returned) == max(map(len, offsets.values()))
+
+
+def test_the_noise_of_a_run_is_the_same_each_time_and_of_the_size_that_was_asked_for() -> None:
+    true = SyntheticTasks().task("synthetic-1")
+    task, point = with_noise(true, 2.0, 3), np.full(true.dimensions, 0.4)
+    runs = np.array([task.run(point, offset) for offset in range(400)])
+    assert (runs[5] == task.run(point, 5)).all()
+    assert (task.curves(point[None]) == true.curves(point[None])).all()
+    noise = runs - true.curves(point[None])
+    assert noise.mean(axis=1).std() == pytest.approx(2 * spread_of(true), rel=0.1)
+    assert noise.std(axis=1).mean() == pytest.approx(0.5 * spread_of(true), rel=0.1)
+
+
+def test_with_real_seeds_a_run_is_one_of_those_recorded_and_their_mean_is_the_truth() -> None:
+    points, runs = np.array([[0.25], [0.75]]), [np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([[9.0, 9.0], [5.0, 1.0]])]
+    grid = GridWithSeeds("seeds", points, runs)
+    assert grid.curves(points).tolist() == [[2, 4], [7, 5]]
+    task = WithNoise(grid, 0, grid.deviation)
+    found = np.array([task.run(points[0], offset) for offset in range(50)])
+    assert found.mean(axis=0) == pytest.approx([2, 4], rel=0.2)
+    assert found.std(axis=0) == pytest.approx(np.std(runs[0], axis=0, ddof=1), rel=0.1)  # as that of the population
+
+
 def test_of_twenty_parameters_those_of_the_task_matter_alone_and_the_best_is_that_of_the_task() -> None:
     core, task = SyntheticTasks().task("synthetic-1"), ManyParameters(SyntheticTasks()).task("synthetic-1")
     points = np.random.default_rng(0).random((3, 20))
@@ -381,7 +435,7 @@ def test_both_halves_have_every_other_task_whatever_their_order() -> None:
     names = ("b", "e", "a", "c", "d")
     assert half_of(names, "fit") == ("a", "c", "e")
     assert half_of(names, "check") == ("b", "d")
-    assert _chosen(["a*", "c"], ["ab", "ac", "b", "c"]) == ["ab", "ac", "c"]
+    assert chosen(["a*", "c"], ["ab", "ac", "b", "c"]) == ["ab", "ac", "c"]
 
 
 def test_taskset_is_read_without_its_first_report_and_with_what_diverged(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ class Task(ABC):
     def times(self, points: Array) -> Array:
         """Return the time until the end of each epoch, (n, epochs), in whatever unit."""
 
+    def run(self, point: Array, offset: int) -> Array:
+        """Return the scores of one training run, (epochs,); `offset` is that of its seed, 0 but of replicas."""
+        return np.asarray(self.curves(point[None])[0])
+
     def length(self, point: Array) -> int:
         """Return how many epochs a training with these parameters has, of which the scores after them are void."""
         return self.epochs

@@ -191,12 +191,60 @@ class Translation(Tasks):
         repeats: dict[bytes, list[int]] = defaultdict(list)
         for place, point in enumerate(points):
             repeats[point.tobytes()].append(place)
+        curves = [[np.array(rows[place]["ppl"], float) for place in places] for places in repeats.values()]
+        return self._task(name, points[[places[0] for places in repeats.values()]], curves)
+
+    def _task(self, name: str, points: Array, curves: Sequence[Sequence[Array]]) -> Task:
+        """Return a task of configurations, of each of which there are several curves."""
         random = np.random.default_rng(0)
-        chosen = [int(random.choice(places)) for places in repeats.values()]
-        curves = [np.array(rows[place]["ppl"], float) for place in chosen]
-        most = max(map(len, curves))
-        held = np.stack([np.pad(curve, (0, most - len(curve)), mode="edge") for curve in curves])
-        return Grid(name, points[chosen], -held)
+        return Grid(name, points, -_held([each[random.choice(len(each))] for each in curves]))
+
+
+class TranslationWithSeeds(Translation):
+    """The same, of the Transformers trained from scratch, where configurations were trained with several seeds.
+
+    The score is the loss with its sign changed: the logarithm of the perplexity, as that of a run that has diverged
+    would be all of a mean.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.names = tuple(name for name in self.names if name.startswith("scratch"))
+
+    def _task(self, name: str, points: Array, curves: Sequence[Sequence[Array]]) -> Task:
+        different = [list({each.tobytes(): each for each in several}.values()) for several in curves]
+        kept = [place for place, several in enumerate(different) if len(several) > 1]
+        held = -np.log(_held([each for place in kept for each in different[place]]))
+        ends = np.cumsum([len(different[place]) for place in kept])
+        return GridWithSeeds(name, points[kept], np.split(held, ends[:-1]))
+
+
+class GridWithSeeds(Grid):
+    """A grid whose configurations were trained with several seeds; the mean curves are the table.
+
+    Args:
+        name: of the task.
+        points: (n, dimensions).
+        runs: of each configuration, (seeds, epochs), at least two.
+    """
+
+    def __init__(self, name: str, points: Array, runs: Sequence[Array]) -> None:
+        super().__init__(name, points, np.stack([each.mean(axis=0) for each in runs]))
+        self._runs = runs
+
+    def deviation(self, point: Array, random: np.random.Generator) -> Array:
+        """Return by how much a run with a further seed differs from the mean: as one of those that there are.
+
+        It is widened, since the mean is that of few runs.
+        """
+        runs = self._runs[self._rows_of([point])[0]]
+        return np.asarray((random.choice(runs) - runs.mean(axis=0)) * np.sqrt(len(runs) / (len(runs) - 1)))
+
+
+def _held(curves: Sequence[Array]) -> Array:
+    """Return curves of the same length: the last value of a shorter one is held."""
+    most = max(map(len, curves))
+    return np.stack([np.pad(curve, (0, most - len(curve)), mode="edge") for curve in curves])
 
 
 def _sides(rows: Sequence[dict[str, Any]]) -> list[Array]:

@@ -128,6 +128,11 @@ class Results:
         with np.errstate(divide="ignore", invalid="ignore"):
             return _estimates(above.mean(axis=0) / below.mean(axis=0), _drawn(above) / _drawn(below))[0]
 
+    def difference(self, strategy: str, other: str, budget: float) -> Estimate:
+        """Return the mean regret of a strategy less that of another one, both with the same tasks drawn."""
+        differences = self.regrets(strategy, [budget]) - self.regrets(other, [budget])
+        return _estimates(differences.mean(axis=0), _drawn(differences))[0]
+
     def best_other(self, budget: float) -> str:
         """Return the strategy, other than ours, with the least mean regret."""
         others = [each for each in self.strategies if each != OURS]

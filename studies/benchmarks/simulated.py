@@ -28,6 +28,7 @@ Set OMP_NUM_THREADS=1 with several processes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import functools
 import heapq
@@ -62,17 +63,17 @@ from .learning_curves import (
     Tasks,
     best_known,
 )
-from .recorded_curves import TaskSet, Translation
+from .recorded_curves import TaskSet, Translation, TranslationWithSeeds
 from .regret import Results, Run, plot, show, write
 from .strategies import ALL_STRATEGIES, NO_END, STRATEGIES, Strategy
 
-_CURVES = ["lcbench", "lcbench+lengths", "lcbench+many", "synthetic", "synthetic+lengths", "synthetic+many"]
-_CURVES += ["taskset", "nmt"]
+CURVES = ["lcbench", "lcbench+lengths", "lcbench+many", "synthetic", "synthetic+lengths", "synthetic+many"]
+CURVES += ["taskset", "nmt", "nmt-seeds"]
 _HALVES = ["fit", "check"]
 # Random training runs, of which the mean time is that of one.
 _TO_TIME = 300
 _SHARED = Path(__file__).parents[3] / "shared" / "data"
-DATA = {"lcbench": _SHARED / "lcbench", "taskset": _SHARED / "curves", "nmt": _SHARED / "curves"}
+DATA = {"lcbench": _SHARED / "lcbench"} | dict.fromkeys(["taskset", "nmt", "nmt-seeds"], _SHARED / "curves")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,12 @@ def tasks_of(curves: str, data: Path | None = None) -> Tasks:
 
 
 _CHANGES: dict[str, Callable[[Tasks], Tasks]] = {"lengths": SeveralLengths, "many": ManyParameters}
-_READERS: dict[str, Callable[[Path], Tasks]] = {"lcbench": LCBench, "taskset": TaskSet, "nmt": Translation}
+_READERS: dict[str, Callable[[Path], Tasks]] = {
+    "lcbench": LCBench,
+    "taskset": TaskSet,
+    "nmt": Translation,
+    "nmt-seeds": TranslationWithSeeds,
+}
 
 
 def half_of(names: Sequence[str], half: str) -> tuple[str, ...]:
@@ -142,9 +148,10 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
     results: list[tuple[float, float]] = []
     while True:
         while idle and (job := strategy.next()) is not None:
-            new = [point[None] for point in strategy.points[len(curves) :]]
-            curves += [task.curves(point)[0] for point in new]
-            times += [np.append(0.0, times_of(point)[0]) for point in new]
+            for trial in range(len(curves), len(strategy.points)):
+                point = strategy.points[trial]
+                curves.append(task.run(point, strategy.seed_offset(trial)))
+                times.append(np.append(0.0, times_of(point[None])[0]))
             until = now + times[job.trial] - times[job.trial][job.begin]
             seen += [(until[epoch], curves[job.trial][epoch - 1]) for epoch in range(job.begin + 1, job.end + 1)]
             heapq.heappush(busy, (until[job.end], next(order), job.trial, job.end))
@@ -184,7 +191,7 @@ def _rises(seen: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ..
 
 def carry_out(plan: Plan) -> Run:
     """Return what comes of a plan."""
-    _quieten()
+    quieten()
     task = tasks_of(plan.curves, plan.data).task(plan.task)
     begin = time.process_time()
     strategy = ALL_STRATEGIES[plan.strategy](task, plan.seed, plan.trials)
@@ -193,7 +200,8 @@ def carry_out(plan: Plan) -> Run:
     return Run(plan.strategy, plan.task, plan.seed, *searched, len(strategy.points), seconds)
 
 
-def _quieten() -> None:
+def quieten() -> None:
+    """Leave out warnings that say nothing here."""
     warnings.filterwarnings("ignore", "All-NaN slice")  # the median of trials that have diverged
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -229,7 +237,7 @@ def _key(task: Task) -> str:
     return f"{task.name} {task.curves(np.full((1, task.dimensions), 0.5))[0, -1]:.3f}"
 
 
-def _chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
+def chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the tasks of these names, of which `*` is any part, or this number of the first ones.
 
     Raises:
@@ -270,7 +278,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in full training runs")
     parser.add_argument("--trials", type=int, default=NO_END, help="of each search, simulated to its end")
-    parser.add_argument("--curves", choices=_CURVES, default="lcbench")
+    parser.add_argument("--curves", choices=CURVES, default="lcbench")
     parser.add_argument("--half", choices=_HALVES, help="of the tasks")
     parser.add_argument("--clock", choices=["epochs", "seconds"], default="epochs", help="what the budget is made of")
     parser.add_argument("--data", type=Path, help="folder of the curves; by default beside the project")
@@ -292,20 +300,27 @@ def _options() -> argparse.Namespace:
     return options
 
 
+@contextlib.contextmanager
+def mapped(processes: int) -> Iterator[Map]:
+    """Yield what carries out plans, in their order, in this number of processes."""
+    if processes == 1:
+        yield map
+        return
+    pool: Pool
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield pool.imap
+
+
 def main() -> None:
     options = _options()
-    _quieten()
+    quieten()
     try:
         names = tasks_of(options.curves, options.data).names
-        names = _chosen(options.tasks, half_of(names, options.half) if options.half else names)
+        names = chosen(options.tasks, half_of(names, options.half) if options.half else names)
     except MissingCurves as error:
         sys.exit(str(error))
-    if options.processes == 1:
-        results = search_all(options, names, map)
-    else:
-        pool: Pool
-        with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-            results = search_all(options, names, pool.imap)
+    with mapped(options.processes) as each:
+        results = search_all(options, names, each)
     workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
     half = f", half {options.half}" if options.half else ""
     print(f"{options.curves}{half}: {len(names)} task(s), {options.seeds} seed(s), {workers}; means [95 % intervals]")

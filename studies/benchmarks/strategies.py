@@ -15,19 +15,21 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.decisions.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
+from hpsearch.search.decisions.decide import Prune, Repeat, Resume, Rules, Snapshot, Start, decide, judge
 from hpsearch.search.decisions.ladder import Ladder, ladder_for
 from hpsearch.search.decisions.paused_limit import PausedLimit
 from hpsearch.search.decisions.promotion_at_rungs import Rating, Rungs
+from hpsearch.search.decisions.repeats import Confirmation, Repeats
+from hpsearch.search.decisions.training_budget import TrainingBudget, expected_trials
 from hpsearch.search.learning_curves.cost import WorkModel, work_model
 from hpsearch.search.learning_curves.curves import Curve, LatestModel, count_at_random, propose
 from hpsearch.search.metrics.objective import resolve_objectives
-from hpsearch.search.metrics.selection import cost_of, select_report
+from hpsearch.search.metrics.selection import best_records, cost_of, ranking, select_report
 from hpsearch.search.space.parameters import Float
 from hpsearch.search.space.priors import Belief
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialRecord, TrialState
+from hpsearch.search.trial import Report, TrialRecord, TrialState, Verdict
 
 from .learning_curves import Array, Task
 
@@ -76,6 +78,10 @@ class Strategy(ABC):
             scores: after each of the trial's epochs so far.
             elapsed: the time that they took.
         """
+
+    def seed_offset(self, trial: int) -> int:
+        """Return the offset of the seed that a trial is trained with: 0, but of replicas."""
+        return 0
 
     @property
     def _has_begun_all(self) -> bool:
@@ -269,11 +275,12 @@ class TPEHyperbandPruning(TPEMedianPruning):
         return optuna.pruners.HyperbandPruner(max_resource=self._task.epochs)
 
 
-_OBJECTIVES = resolve_objectives("eval_accuracy", "maximize", has_metrics=True)
+OBJECTIVES = resolve_objectives("eval_accuracy", "maximize", has_metrics=True)
 
 
-def _study(n_trials: int) -> Study:
-    return Study("simulated", Path("simulated"), SearchSpace({"x": Float(0, 1)}), _OBJECTIVES, n_trials)
+def _study(n_trials: int | None, budget: float | None) -> Study:
+    space = SearchSpace({"x": Float(0, 1)})
+    return Study("simulated", Path("simulated"), space, OBJECTIVES, n_trials, budget=budget)
 
 
 _EPOCHS_BETWEEN = (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, 52, 73, 104, 147)
@@ -288,15 +295,33 @@ def _evaluated(length: int, ladder: Ladder) -> tuple[int, ...]:
 
 
 class OursAtRandom(Strategy):
-    """Our rungs, where trials pause and resume, with parameters at random."""
+    """Our rungs, where trials pause and resume, with parameters at random.
+
+    Args:
+        task: what is searched.
+        seed: of its random draws.
+        n_trials: how many trials there are to be.
+        budget: of the search in full training runs, which chooses the number of trials; None: `n_trials` is the limit.
+        repeats: the most training runs of a trial.
+    """
 
     _is_limited = False
 
-    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+    def __init__(
+        self, task: Task, seed: int, n_trials: int = NO_END, budget: float | None = None, repeats: int = 1
+    ) -> None:
         super().__init__(task, seed, n_trials)
-        self._ladder = ladder_for(n_trials, self._is_limited)
-        # Without a limit on paused trials, which is for disks.
-        self._rules = Rules(self._n_trials, Rungs(_study(n_trials), self._ladder), paused_limit=PausedLimit(NO_END))
+        self._expected = expected_trials(n_trials, budget)
+        self._ladder = ladder_for(self._expected, self._is_limited)
+        total = None if budget is not None else self._n_trials
+        points = tuple(epoch / task.epochs for epoch in _evaluated(task.epochs, self._ladder))
+        self._rules = Rules(
+            total,
+            Rungs(_study(None if budget is not None else n_trials, budget), self._ladder),
+            None if budget is None else TrainingBudget(budget, self._ladder, points),
+            PausedLimit(NO_END),  # none, as it is for disks
+            Repeats(repeats, OBJECTIVES),
+        )
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
 
@@ -308,6 +333,11 @@ class OursAtRandom(Strategy):
                 case Start():
                     number = self._add(self._choose())
                     record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
+                    self._records.append(record)
+                case Repeat(replica):
+                    number = len(self.points)
+                    self.points.append(self.points[replica.trial])
+                    record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {}, origin=replica.origin)
                     self._records.append(record)
                 case Resume(number):
                     record = self._records[number]
@@ -326,21 +356,34 @@ class OursAtRandom(Strategy):
         report = Report((float(scores[-1]),), epoch, epoch, epoch, {}, horizon=length)
         record = replace(record, reports=(*record.reports, report), seconds=elapsed)
         if epoch == length:
-            selected = select_report(record.reports, "last", _OBJECTIVES)
+            selected = select_report(record.reports, "last", OBJECTIVES)
             state = TrialState.COMPLETE if selected else TrialState.FAILED
             record = replace(record, state=state, values=selected.values if selected else ())
         else:
             self._records[trial] = record
-            verdict = judge(self._now(), trial)
+            verdict = judge(self._now(), trial) if record.replica is None else Verdict()
             if verdict.prune or verdict.pause:
                 record = replace(record, state=TrialState.PRUNED if verdict.prune else TrialState.PAUSED)
             else:
                 self._go_on.append(record)
         self._records[trial] = record
 
+    def seed_offset(self, trial: int) -> int:
+        """Return the offset of a replica."""
+        replica = self._records[trial].replica
+        return 0 if replica is None else replica.offset
+
+    @property
+    def returned(self) -> int | None:
+        """The number of the trial that the search would return now; None if none has a result."""
+        return next((each.number for each in best_records(self._records, OBJECTIVES)), None)
+
     def _now(self) -> Snapshot:
         records = tuple(self._records)
-        return Snapshot(self._rules, records, next_number=len(records), rating=self._rating(records))
+        begun, most = sum(each.replica is None for each in records), self._task.n_configurations
+        nothing_new = "everything has been tried" if most is not None and begun >= most else None
+        rating = self._rating(records)
+        return Snapshot(self._rules, records, next_number=len(records), nothing_new=nothing_new, rating=rating)
 
     def _evaluated(self, trial: int) -> tuple[int, ...]:
         """Return the epochs after which a trial is evaluated."""
@@ -360,9 +403,11 @@ class Ours(OursAtRandom):
 
     _belief: Belief | None = None
 
-    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
-        super().__init__(task, seed, n_trials)
-        self._models, self._first = LatestModel(), count_at_random(n_trials, self._is_limited)
+    def __init__(
+        self, task: Task, seed: int, n_trials: int = NO_END, budget: float | None = None, repeats: int = 1
+    ) -> None:
+        super().__init__(task, seed, n_trials, budget, repeats)
+        self._models, self._first = LatestModel(), count_at_random(self._expected, self._is_limited)
 
     def _choose(self) -> Array:
         curves = [self._curve(each) for each in self._records if each.reports]
@@ -401,8 +446,33 @@ class Ours(OursAtRandom):
     def _curve(self, record: TrialRecord) -> Curve:
         return Curve(
             self.points[record.number],
-            [(each.resource / each.horizon, cost_of(each, each.value, _OBJECTIVES[0])) for each in record.reports],
+            [(each.resource / each.horizon, cost_of(each, each.value, OBJECTIVES[0])) for each in record.reports],
         )
+
+
+class OursConfirmed(Ours):
+    """Our default with most of the budget; then the best are confirmed with the rest. For one worker."""
+
+    _SHARE, _TOP, _MOST = 0.8, 4, 5
+
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END, budget: float | None = None) -> None:
+        assert budget is not None, "a share of it is kept"
+        super().__init__(task, seed, n_trials, self._SHARE * budget)
+        self._total = budget
+
+    def next(self) -> Job | None:
+        """Return the next job of the search, then the next replica."""
+        job = super().next()
+        if job is not None or self._rules.repeats.confirmations:
+            return job
+        self._records = [
+            replace(each, state=TrialState.PRUNED) if each.state is TrialState.PAUSED else each
+            for each in self._records
+        ]
+        best = tuple(each.number for each in ranking(self._records, OBJECTIVES, self._TOP))
+        repeats = Repeats(1, OBJECTIVES, (Confirmation(best, self._MOST),))
+        self._rules = Rules(len(self._records), budget=TrainingBudget(self._total), repeats=repeats)
+        return super().next()
 
 
 class OursInFull(Ours):

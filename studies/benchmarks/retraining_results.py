@@ -1,4 +1,7 @@
-"""The results of `returned_models`: a file with a line for each race and training run, and what follows from them."""
+"""The results of `returned_models` and `repeated_models`: a file with a line for each search and training run.
+
+A race is a search that was watched over time; the other searches end with a budget in full training runs.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,34 @@ class Race:
 
 
 @dataclass(frozen=True)
+class Search:
+    """What a search returned when its budget was exhausted.
+
+    Attributes:
+        budget: in full training runs.
+        metric: the objective, ``"accuracy"`` or ``"loss"``.
+        params: of the best run.
+        reported: the objective of the best run: a mean over seeds, if it was repeated.
+        runs: the number of training runs of the best trial.
+        chance_of_best: as the search reports it; None if no trial was repeated.
+        trials, replicas, full_runs: what the search trained; `full_runs` includes the replicas.
+    """
+
+    task: str
+    side: str
+    seed: int
+    budget: float
+    metric: str
+    params: dict[str, Any]
+    reported: float
+    runs: int
+    chance_of_best: float | None
+    trials: int
+    replicas: int
+    full_runs: float
+
+
+@dataclass(frozen=True)
 class Retraining:
     """One full training run with parameters that a search returned.
 
@@ -87,7 +118,7 @@ def returned_at(race: Race, seconds: float) -> dict[str, Any] | None:
 
 
 class Results:
-    """All races and retrainings of a file, in memory; each addition is written immediately, as a line.
+    """All races, searches and retrainings of a file, in memory; each addition is written immediately, as a line.
 
     Args:
         file: is read if it exists. A last line that was not written whole is left aside.
@@ -96,6 +127,7 @@ class Results:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._races: dict[tuple[str, str, int], Race] = {}
+        self._searches: dict[tuple[str, str, int, float], Search] = {}
         self._retrainings: dict[tuple[str, str, int], Retraining] = {}
         self._is_whole = True
         if file.is_file():
@@ -115,11 +147,15 @@ class Results:
         race = self._races.get((task, side, seed))
         return race if race is not None and race.seconds >= seconds else None
 
+    def search(self, task: str, side: str, seed: int, budget: float) -> Search | None:
+        """Return a search that ended with this budget; None if there is none."""
+        return self._searches.get((task, side, seed, budget))
+
     def retraining(self, task: str, params: Mapping[str, Any], seed: int) -> Retraining | None:
         """Return the training run with these parameters and this seed; None if there is none."""
         return self._retrainings.get((task, configuration(params), seed))
 
-    def add(self, result: Race | Retraining) -> None:
+    def add(self, result: Race | Search | Retraining) -> None:
         """Append a line to the file, in one write."""
         line = json.dumps({"kind": type(result).__name__, **asdict(result)}) + "\n"
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -129,16 +165,18 @@ class Results:
         self._is_whole = True
         self._take(result)
 
-    def _take(self, result: Race | Retraining | None) -> None:
+    def _take(self, result: Race | Search | Retraining | None) -> None:
         if isinstance(result, Race):
             known = self._races.get((result.task, result.side, result.seed))
             if known is None or known.seconds <= result.seconds:
                 self._races[result.task, result.side, result.seed] = result
+        elif isinstance(result, Search):
+            self._searches[result.task, result.side, result.seed, result.budget] = result
         elif isinstance(result, Retraining):
             self._retrainings[result.task, configuration(result.params), result.seed] = result
 
 
-def read_line(line: str) -> Race | Retraining | None:
+def read_line(line: str) -> Race | Search | Retraining | None:
     """Return the result of a line; None of one that was not written whole."""
     try:
         values = json.loads(line)
@@ -147,6 +185,8 @@ def read_line(line: str) -> Race | Retraining | None:
     kind = values.pop("kind")
     if kind == Retraining.__name__:
         return Retraining(**values)
+    if kind == Search.__name__:
+        return Search(**values)
     trials = [
         TrialEvents(each["number"], each["params"], _pairs(each["reports"]), _pairs(each["states"]))
         for each in values.pop("trials")

@@ -95,7 +95,7 @@ def retrain(folders: Folders, name: str, params: dict[str, Any], seed: int) -> R
     """Train once with these parameters, to completion, and evaluate on the test set."""
     quieten()
     torch.set_num_threads(1)
-    task = _task_of_process(folders, name)
+    task = task_of_process(folders, name)
     with tempfile.TemporaryDirectory() as folder:
         trainer = task.make_trainer_with(params, Path(folder), seed=seed)
         trainer.train()
@@ -105,7 +105,8 @@ def retrain(folders: Folders, name: str, params: dict[str, Any], seed: int) -> R
 
 
 @functools.cache
-def _task_of_process(folders: Folders, name: str) -> Task:
+def task_of_process(folders: Folders, name: str) -> Task:
+    """Return a task that this process makes once."""
     return folders.make_task(name)
 
 
@@ -123,14 +124,14 @@ def measure(results: Results, folders: Folders, options: argparse.Namespace) -> 
     seconds = max(options.budgets)
     spawn = multiprocessing.get_context("spawn")
     with new_process_for_each() as searching, ProcessPoolExecutor(SLOTS, mp_context=spawn) as training:
-        names = [name for name in options.tasks if _is_available(searching, folders, name)]
+        names = [name for name in options.tasks if is_available(searching, folders, name)]
         for name, side, seed in races_to_run(options, names):
             run = results.race(name, side, seed, seconds)
             if run is None:
                 run = searching.submit(race, folders, name, side, seed, seconds).result()
                 results.add(run)
                 complete = sum(trial.states[-1][1] == "complete" for trial in run.trials if trial.states)
-                _say(f"{name}, {side}, seed {seed}: {len(run.trials)} trials in {seconds:g} s, {complete} complete")
+                say(f"{name}, {side}, seed {seed}: {len(run.trials)} trials in {seconds:g} s, {complete} complete")
             _retrain_returned(results, training, folders, run, options)
 
 
@@ -148,9 +149,7 @@ def _retrain_returned(
     for each in begun:
         results.add(each.result())
     if begun:
-        _say(
-            f"{run.task}, {run.side}, seed {run.seed}: {len(begun)} training runs with {len(different)} configurations"
-        )
+        say(f"{run.task}, {run.side}, seed {run.seed}: {len(begun)} training runs with {len(different)} configurations")
 
 
 def new_seeds(count: int) -> list[int]:
@@ -158,7 +157,7 @@ def new_seeds(count: int) -> list[int]:
     return list(range(FIRST_NEW_SEED, FIRST_NEW_SEED + count))
 
 
-def _is_available(searching: ProcessPoolExecutor, folders: Folders, name: str) -> bool:
+def is_available(searching: ProcessPoolExecutor, folders: Folders, name: str) -> bool:
     """Tell whether a task can be made; what it makes once is made, in another process."""
     try:
         searching.submit(_make_and_forget, folders, name).result()
@@ -173,7 +172,8 @@ def _make_and_forget(folders: Folders, name: str) -> None:
     folders.make_task(name)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -124,7 +124,7 @@ class OpenedStudy(SearchSummary):
 
         Each time, the trial with the fewest runs is trained once more. A trial whose mean is worse than that of another
         one by more than two standard errors is out. Replicas do not count in `n_trials`. The result of a trial is then
-        the mean of its runs, and the best is chosen among the trials with the most runs; see `BestRun`.
+        the mean of its runs, and the best one has the best mean, shrunk for few runs; see `BestRun`.
 
         Args:
             repeats: the most training runs of each trial, those that it has had included; at least 2.

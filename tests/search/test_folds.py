@@ -244,12 +244,16 @@ def test_a_record_of_a_fold_is_read_as_it_was_and_a_false_origin_is_refused() ->
         record_from_json(damaged, Path("run-7"))
 
 
-def test_the_best_is_among_those_with_the_most_folds_and_the_sentences_speak_of_folds() -> None:
-    records = table([0.3, 0.4, 0.1], [0.3, 0.2])
+def test_the_best_has_the_lowest_mean_beside_others_on_the_same_folds_and_the_sentences_speak_of_folds() -> None:
+    hard = table([0.3, 0.4, 0.35], [0.9, 1.0])  # the second fold is harder, which says nothing about the trials
+    assert [each.number for each in best_records(hard, LOSS)] == [0]
+    assert [each.number for each in best_records(table([0.3, 0.4, 0.1], [0.3, 0.4]), LOSS)] == [2]
+    assert [each.number for each in best_records(table([0.3, 0.4], [0.9]), LOSS)] == [0]
+    records = table([0.3, 0.5, 0.29], [0.3, 0.7])
     assert [each.number for each in best_records(records, LOSS)] == [0]
     told = " ".join(repeated_best(records, Repeats(2, LOSS, are_folds=True)))
     assert "0.3000 is the mean of trial 0 over 2 folds (0.3000, 0.3000; standard deviation 0)" in told
-    assert "Provisional, as they have fewer runs: 0.1000 (trial 2, 1 fold, where trial 0 has 0.3000)." in told
+    assert "Provisional, as they have fewer runs: 0.2900 (trial 2, 1 fold, where trial 0 has 0.3000)." in told
     assert "hpsearch confirm" not in told
     told = " ".join(repeated_best(table([0.3, 0.4]), FOLDS))
     assert "before all folds were done (next would be fold 1 of trial 0)" in told

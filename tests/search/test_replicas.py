@@ -96,8 +96,9 @@ def test_trials_that_cannot_be_trained_again_from_the_beginning_and_copies_are_n
 
 
 def test_a_trial_with_fewer_runs_that_is_ahead_keeps_its_weights_and_is_named() -> None:
-    at = {number: Path(f"run-{number}") for number in range(4)}
-    ahead = [run(0, 0.5), replica(1, 0, 1), run(2, 0.1), run(3, 0.2)]
+    at = {number: Path(f"run-{number}") for number in range(5)}
+    ahead = [run(0, 0.2), replica(1, 0, 1, 0.4), run(2, 0.28), run(3, 0.6), run(4, 0.8)]
+    assert [each.number for each in best_records(ahead, LOSS)] == [0]
     ahead = [replace(each, checkpoint=at[each.number]) for each in ahead]
     assert {each.number for each in kept_records(ahead, LOSS, 1)} == {0, 1, 2}
     assert any("`hpsearch confirm` decides" in each for each in sentences(ahead, Repeats(1, LOSS)))
@@ -125,13 +126,29 @@ def test_a_confirmation_repeats_in_turn_and_ends_when_the_best_is_clear() -> Non
     assert due([*NINE, *four], **asked) is None
 
 
-def test_the_best_is_chosen_among_those_with_the_most_runs_by_the_mean() -> None:
+def test_the_best_is_the_trial_whose_mean_is_lowest_when_it_is_shrunk_for_few_runs() -> None:
     records = [*NINE, *SECOND, replica(12, 8, 2, 0.75)]
-    assert [each.number for each in ranking(records, LOSS)][:4] == [8, 7, 6, 5]
-    [best] = best_records(records, LOSS)
-    assert best.values == (pytest.approx((0.1 + 0.15 + 0.75) / 3),)
+    ranked = ranking(records, LOSS)
+    assert [each.number for each in ranked][:4] == [7, 8, 6, 5]
+    assert ranked[1].values == (pytest.approx((0.1 + 0.15 + 0.75) / 3),)
     assert [each.number for each in ranking([*NINE, *SECOND], LOSS)][:3] == [8, 7, 6]
     assert ranking(NINE, LOSS)[0] is NINE[8]
+
+
+NOISY = [*trials(0.9, 0.7, 0.5, 0.3), replica(4, 3, 1, 0.5), replica(5, 2, 1, 0.7)]
+
+
+@pytest.mark.parametrize(("value", "best"), [(0.39, 3), (0.2, 6), (-5.0, 6)])
+def test_a_trial_with_one_run_is_the_best_if_it_is_ahead_by_more_than_its_luck(value: float, best: int) -> None:
+    records = [*NOISY, run(6, value)]
+    assert [each.number for each in best_records(records, LOSS)] == [best]
+    told = sentences(records, Repeats(1, LOSS))[0]
+    assert ("on one seed, ahead of the means of trials with several" in told) == (best == 6)
+
+
+def test_without_noise_the_means_are_in_their_order() -> None:
+    same = [replica(9, 8, 1, 0.1), replica(10, 7, 1, 0.2)]
+    assert [each.number for each in ranking([*NINE, *same], LOSS)] == [8, 7, 6, 5, 4, 3, 2, 1, 0]
 
 
 def test_the_front_of_several_objectives_is_that_of_the_means_and_is_repeated_first() -> None:

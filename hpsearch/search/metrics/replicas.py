@@ -7,11 +7,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..trial import FOLD, TrialRecord, TrialState
 
 # The share of the trials with as many runs, the best ones, that is trained once more.
 SHARE_REPEATED = 1 / 3
+# The least variance of the true means, as a share of that of the values.
+_LEAST_PRIOR = 0.1
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,51 @@ def run_with_checkpoint(records: Iterable[TrialRecord], number: int, checkpoint:
     """Return the run of a trial that a checkpoint belongs to; the trial itself if it is that of none."""
     runs = runs_of_trial(records, number)
     return next((each for each in runs.records if each.checkpoint == checkpoint), runs.trial)
+
+
+def comparable_values(runs: Sequence[Runs]) -> tuple[list[Array], int]:
+    """Return the first objective of each run of each trial, and from how many residuals their noise is known.
+
+    Of a cross-validation, without what all trials have in common on a fold: a value is the sum of a mean, an effect of
+    the fold and noise, by least squares. As long as effects and noise cannot be told apart, there are first folds only.
+    """
+    values = [np.array(each.values) for each in runs]
+    several = [each for each in values if len(each) > 1]  # a trial with one fold tells nothing of the effects
+    if not several or not are_folds(record for each in runs for record in each.records):
+        return values, sum(len(each) - 1 for each in several)
+    cells = [(trial, fold) for trial, each in enumerate(several) for fold in range(len(each))]
+    trials, folds = (np.array(column) for column in zip(*cells, strict=True))
+    design = np.zeros((len(cells), len(several) + folds.max()))
+    design[np.arange(len(cells)), trials] = 1
+    is_later = folds > 0
+    design[np.flatnonzero(is_later), len(several) + folds[is_later] - 1] = 1
+    solved, _, rank, _ = np.linalg.lstsq(design, np.concatenate(several), rcond=None)
+    freedom = len(cells) - int(rank)
+    if not freedom:
+        return [each[:1] for each in values], 0
+    effects = np.concatenate([[0.0], solved[len(several) :]])
+    return [each - effects[: len(each)] for each in values], freedom
+
+
+def shrunken_costs(runs: Sequence[Runs], sign: float) -> list[float]:
+    """Return what each trial is expected to cost truly: the mean of its runs, shrunk towards the other trials.
+
+    The fewer runs, the more: the best of many that were trained once is lucky. The prior is normal; its center is the
+    median, its width that of the better half, as the worse trials may be worse by any amount.
+
+    Source: Efron, Morris: Data Analysis Using Stein's Estimator and Its Generalizations (Journal of the American
+    Statistical Association 70, 1975).
+    """
+    values, freedom = comparable_values(runs)
+    costs = np.array([sign * each.mean() for each in values])
+    if not freedom:
+        return list(map(float, costs))
+    variance = sum(float(np.sum((each - each.mean()) ** 2)) for each in values) / freedom
+    noise = variance / np.array([len(each) for each in values])
+    center = float(np.median(costs))
+    spread = float(np.mean((costs[costs <= center] - center) ** 2))
+    prior = max(spread - float(noise.mean()), _LEAST_PRIOR * spread) + 1e-300
+    return list(map(float, center + prior / (prior + noise) * (costs - center)))
 
 
 def pooled_variance(runs: Iterable[Runs]) -> tuple[float, int] | None:

@@ -25,7 +25,7 @@ from ...system.spelling import nearest_name
 from ..trial import Report, TrialRecord
 from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses
-from .replicas import has_replicas, runs_of
+from .replicas import has_replicas, runs_of, shrunken_costs
 
 BROKEN = 1e100
 _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
@@ -116,7 +116,8 @@ def ranking(
     """Return the trials that may be the best, best first (None: all of them); of equals the earlier trial first.
 
     Of several objectives, trials that no other one beats in all of them come first, by number. Where trials were
-    repeated with other seeds, each has the mean of its runs; of one objective, those with the most runs come first.
+    repeated with other seeds, each has the mean of its runs; of one objective, they are in the order of what they are
+    expected to be truly: see `hpsearch.search.metrics.replicas.shrunken_costs`.
     """
     records = list(records)
     if has_replicas(records):
@@ -170,8 +171,8 @@ def shares_and_costs(reports: Sequence[Report], objective: Objective) -> list[tu
 def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     """Return the best trial, or, of several objectives, the Pareto front: all that no trial beats in every one.
 
-    Empty if no trial has a result that holds the constraints. Where trials were repeated with other seeds, it is chosen
-    among those with the most runs, by the mean; the front is that of all means.
+    Empty if no trial has a result that holds the constraints. Where trials were repeated with other seeds, it is the
+    first of `ranking`; the front is that of all means.
     """
     if len(objectives) == 1:
         return ranking(records, objectives, 1)
@@ -187,11 +188,10 @@ def _means(records: Iterable[TrialRecord]) -> list[TrialRecord]:
 def _ranked_by_means(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     if len(objectives) > 1:
         return ranking(_means(records), objectives)
-    counts = {each.trial.number: len(each.records) for each in runs_of(records)}
-    ranked: list[TrialRecord] = []
-    for count in sorted(set(counts.values()), reverse=True):
-        ranked += ranking([each for each in _means(records) if counts[each.number] == count], objectives)
-    return ranked
+    runs = [each for each in runs_of(records) if each.mean.is_eligible]
+    costs = shrunken_costs(runs, sign_of(objectives[0]))
+    in_order = sorted(zip(costs, runs, strict=True), key=lambda each: (each[0], each[1].trial.number))
+    return [each.mean for _, each in in_order]
 
 
 def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:

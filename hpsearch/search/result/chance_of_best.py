@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics.objective import Objective
-from ..metrics.replicas import are_folds, runs_of
+from ..metrics.replicas import comparable_values, runs_of
 from ..metrics.selection import sign_of
 from ..trial import TrialRecord
 
@@ -55,10 +55,11 @@ def chance_of_best(records: Sequence[TrialRecord], objective: Objective) -> dict
     runs = [each for each in runs_of(records) if each.mean.is_eligible]
     if not any(len(each.records) > 1 for each in runs):
         return None
-    costs = [sign_of(objective) * np.array(each.values) for each in runs]
-    known = _without_effects_of_folds(costs) if are_folds(records) else _known(costs)
-    if known is None:
+    values, freedom = comparable_values(runs)
+    if not freedom:
         return None
+    known = _known([sign_of(objective) * each for each in values])
+    known = known._replace(squares=known.squares * np.sum(known.counts - 1) / freedom)
     return {each.trial.number: float(chance) for each, chance in zip(runs, chances_of_best(known), strict=True)}
 
 
@@ -69,27 +70,6 @@ def _known(costs: Sequence[Array]) -> RunsOfTrials:
         np.array([len(each) for each in costs]),
         np.array([np.sum((each - each.mean()) ** 2) for each in costs]),
     )
-
-
-def _without_effects_of_folds(costs: Sequence[Array]) -> RunsOfTrials | None:
-    """Return the runs without what all trials have in common on a fold; None if that and noise cannot be told apart.
-
-    A cost is the sum of a mean, an effect of the fold and noise, by least squares.
-    """
-    several = [each for each in costs if len(each) > 1]  # a trial with one fold tells nothing of the effects
-    cells = [(trial, fold) for trial, each in enumerate(several) for fold in range(len(each))]
-    trials, folds = (np.array(column) for column in zip(*cells, strict=True))
-    design = np.zeros((len(cells), len(several) + folds.max()))
-    design[np.arange(len(cells)), trials] = 1
-    is_later = folds > 0
-    design[np.flatnonzero(is_later), len(several) + folds[is_later] - 1] = 1
-    solved, _, rank, _ = np.linalg.lstsq(design, np.concatenate(several), rcond=None)
-    freedom = len(cells) - int(rank)
-    if not freedom:
-        return None
-    effects = np.concatenate([[0.0], solved[len(several) :]])
-    known = _known([each - effects[: len(each)] for each in costs])
-    return known._replace(squares=known.squares * (len(cells) - len(several)) / freedom)
 
 
 def chances_of_best(known: RunsOfTrials) -> Array:

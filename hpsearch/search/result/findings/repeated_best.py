@@ -27,9 +27,14 @@ def repeated_best(records: Sequence[TrialRecord], repeats: Repeats) -> list[str]
         return []
     best = found[ranked[0].number]
     sentences = []
+    chances = chance_of_best(records, objectives[0]) or {}
+    chance = f"; the chance that it is the best trial is {chances[best.trial.number]:.0%}" if chances else ""
+    if best.deviation is None and chances:
+        sentences.append(
+            f"{_short(ranked[0].values[0])} is the value of trial {best.trial.number} on one {kind}, ahead of the "
+            f"means of trials with several by more than the noise between {kind}s explains{chance}."
+        )
     if best.deviation is not None:
-        chances = chance_of_best(records, objectives[0]) or {}
-        chance = f"; the chance that it is the best trial is {chances[best.trial.number]:.0%}" if chances else ""
         sentences.append(
             f"{_short(ranked[0].values[0])} is the mean of trial {best.trial.number} over {len(best.records)} {kind}s "
             f"({', '.join(map(_short, best.values))}; standard deviation {best.deviation:.2g}){chance}."

@@ -206,14 +206,14 @@ def study(**changes: Any) -> Study:
     ("limits", "come_last"),
     [({}, True), ({"timeout": 9}, False), ({"budget": 9}, False), ({"max_epochs": 9}, False)],
 )
-def test_further_runs_wait_for_the_last_trial_unless_a_limit_may_come_before(
+def test_further_folds_wait_for_the_last_trial_unless_a_limit_may_come_before_and_further_seeds_do_not(
     limits: dict[str, Any], come_last: bool
 ) -> None:
-    for several in ({"folds": made(5)}, {"repeats": 5}):
+    for several, waits in (({"folds": made(5)}, come_last), ({"repeats": 5}, False)):
         repeats = Repeats.in_search(study(**limits, **several))
-        assert repeats.come_last is come_last
+        assert repeats.come_last is waits
         assert repeats.next(table(SIX), more_may_come=False) is not None
-        assert (repeats.next(table(SIX), more_may_come=True) is None) is come_last
+        assert (repeats.next(table(SIX), more_may_come=True) is None) is waits
 
 
 def test_folds_and_repeats_are_refused_together() -> None:

@@ -4,9 +4,11 @@ Of the trials with as many runs, the best ones, by the mean of these runs, get o
 it is a larger share, so that of the complete trials one in nine is trained on all of them, as with three runs. Folds
 come in the same order for all trials, so that trials are compared on the same samples. The rule is asynchronous, as at
 all rungs: it looks at the trials that there are, and where more may come, the share is rounded down. When none can come
-any more, it is rounded up, so that one trial at least gets all its runs. Where only the number of trials limits the
-search, further runs wait until no other trial can come, so that none is spent on one that turns out not to be among the
-best; a limit of time or work might not leave any for them.
+any more, it is rounded up, so that one trial at least gets all its runs.
+
+Further seeds come early, as they teach the model which parameters were lucky. Further folds do not teach it, so where
+only the number of trials limits the search, folds are deferred until no other trial can come, and none is spent on one
+that turns out not to be among the best; a limit of time or work might not leave any for them.
 
 Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
 Tuning (MLSys 2020), algorithm 2, with the number of seeds as the resource. For `Confirmation`, racing: Maron, Moore:
@@ -91,7 +93,8 @@ class Repeats:
     def in_search(cls, study: Study) -> Repeats:
         """Return how a search of the study trains trials several times."""
         may_end_before = (study.budget, study.timeout, study.max_epochs) != (None, None, None)
-        return replace(cls.of(study), come_last=study.n_trials is not None and not may_end_before)
+        is_deferred = study.folds is not None and study.n_trials is not None and not may_end_before
+        return replace(cls.of(study), come_last=is_deferred)
 
     @property
     def share(self) -> float:

@@ -16,8 +16,8 @@ replica. There is one search for each budget, as its rungs depend on the budget.
 
 The parameters of each `BestRun` are trained again, to completion, by transformers' Trainer, with new seeds that are the
 same for all searches. Results are lines of a file; what is in it is not run again, so the command continues after an
-interruption, and adds seeds. Two searches or training runs run at a time. For each search seed allow five minutes for
-digits, eight for sst2 and four for text, on two cores.
+interruption, and adds seeds. Begin a new file for another version of the code. Two searches or training runs run at a
+time. For each search seed allow 20 minutes for the three tasks, on two cores.
 
 For each task and budget the summary prints
 

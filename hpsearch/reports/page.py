@@ -15,6 +15,7 @@ from pathlib import Path
 import jinja2
 
 from ..errors import MissingPackageError, StudyError
+from ..search.metrics.replicas import runs_of
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.rung_agreements import agreement_sentences
@@ -75,6 +76,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         facts=_facts(summary),
         best=summary.best(),
         records=ordered,
+        runs={each.trial.number: len(each.records) for each in runs_of(summary.records)},
         parameters=list(dict.fromkeys(name for each in summary.records for name in each.params)),
         problems=summary.problems,
         failures=[each for each in summary.records if each.state is TrialState.FAILED],

@@ -22,7 +22,7 @@ from hpsearch.reports.plots import plots
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.store.held_out_file import read_held_out, write_held_out
-from hpsearch.search.trial import Span
+from hpsearch.search.trial import Replica, Span
 from tests.support.html_pages import parse_html, text_of
 from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
 from tests.support.small_search import search
@@ -260,6 +260,21 @@ def test_a_trial_that_breaks_a_constraint_is_marked(tmp_path: Path) -> None:
     records[2] = replace(records[2], violations={"eval_runtime <= 2": 0.5})
     rows = rows_of(page_of(summary_of(records), tmp_path), "table[@class='sortable']")
     assert [row[0] for row in rows if "breaks eval_runtime <= 2" in row[1]] == ["2"]
+
+
+def test_further_runs_and_means_are_marked_and_the_best_trial_is_one_with_a_mean(tmp_path: Path) -> None:
+    records = made_up(9)
+    complete = next(each for each in records if each.state is TrialState.COMPLETE)
+    again = replace(complete, number=9, name="run-9", origin=Replica(complete.number, 1).origin)
+    page = page_of(summary_of([*records, again]), tmp_path)
+    states = {row[0]: row[1].replace(" ,", ",") for row in rows_of(page, "table[@class='sortable']")}
+    assert states[str(complete.number)] == "complete, mean of 2 runs"
+    assert states["9"] == f"complete, replica 1 of trial {complete.number}"
+    assert [each for each in states.values() if "," not in each] == [
+        each.state.value for each in summary_of(records).best_first() if each is not complete
+    ]
+    [best] = page.findall(".//table[@class='sortable']//tr[@class='best']")
+    assert best.findtext("td") == str(summary_of([*records, again]).best()[0].number)
 
 
 def test_the_metrics_on_the_test_set_are_said_with_how_often_it_was_evaluated(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_both_sides_have_the_same_budget_and_only_one_has_replicas(monkeypatch: 
         return dataclasses.replace(task, dev=task.dev.select(range(32)), epochs=2)
 
     monkeypatch.setattr(repeated_models, "task_of_process", small)
+    monkeypatch.setattr(repeated_models, "quieten", lambda: None)  # it is for a process of its own
     found = [repeated_models.search(Folders(Path(), Path()), "digits", side, 1, 5.0, 3) for side in (ONCE, REPEATS)]
     assert [each.replicas > 0 for each in found] == [False, True]
     assert all(4 < each.full_runs <= 5 for each in found)

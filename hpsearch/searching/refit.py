@@ -64,11 +64,6 @@ def check_refit(refit: object, recipe: SearchedRecipe, study: Study) -> bool:
             "refit=True is for one objective: with several there is no single best run. Choose one of the Pareto "
             "front, and train its hyperparameters on all data."
         )
-    if isinstance(recipe, TrainsOnAllData) and recipe.args.lr_scheduler_type == "reduce_lr_on_plateau":
-        raise StudyError(
-            "refit=True trains without evaluations, which lr_scheduler_type='reduce_lr_on_plateau' follows; use "
-            "another schedule, or train best.hyperparameters on all data yourself."
-        )
     if not isinstance(recipe, TrainsOnAllData):
         raise StudyError(
             f"refit=True needs hpsearch.Trainer: only {recipe.user_code} has the data. Train best.hyperparameters on "

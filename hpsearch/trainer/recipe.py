@@ -161,6 +161,12 @@ class Recipe:
         self._check_data()
         if not callable(self.data_collator):
             raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
+        if args.eval_strategy != "no" and self.eval_dataset is None:
+            raise InvalidInputError(
+                f"`args.eval_strategy` is {args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
+                "`Trainer`. Pass one, or set eval_strategy='no'; a search with folds makes its own, and evaluates each "
+                "epoch."
+            )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
             raise InvalidInputError("`args.metric_for_best_model` must be provided when using 'best' save_strategy.")
         metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
@@ -282,6 +288,12 @@ class Recipe:
         offset = trial.seed_offset if isinstance(trial, Trial) else 0
         seeds = {"seed": self.args.seed, "data_seed": self.args.data_seed}
         return {name: (seed + offset) % SEEDS_IN_ALL for name, seed in seeds.items() if offset and seed is not None}
+
+    def evaluated_on(self: Self, dataset: Any) -> Self:
+        """Return a new trainer with evaluation data; it evaluates each epoch, unless its arguments say when."""
+        other = copy.copy(self)
+        other.eval_dataset = dataset
+        return other.with_arguments(**({"eval_strategy": "epoch"} if self.args.eval_strategy == "no" else {}))
 
     def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Check that a trial could set parameter `name` to `value` together with `conditions`.

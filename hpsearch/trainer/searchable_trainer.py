@@ -28,6 +28,7 @@ from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
 from ..training.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback, is_of_package
 from ..training.checkpoints import STATE_FILE
+from ..training.data import select_samples
 from ..training.model_init import takes_trial
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import refers_to_model
@@ -131,7 +132,10 @@ class SearchableTrainer:
             StudyError: it has not.
         """
         check_trainer(self.trainer, folds is not None)
-        self._first_fold = None if folds is None else folds[0]
+        if folds is not None:
+            self._first_fold = folds[0]
+            evaluation = select_samples(self.trainer.train_dataset, folds[0].evaluation)
+            self.trainer = self.trainer.evaluated_on(evaluation)  # of the first fold; each trial has those of its own
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""

@@ -183,7 +183,8 @@ class Trainer(Recipe):
             recipe = self.for_trial(trial)
             recipe._shown_on, self._run = self, None
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval, **reapplied)
-        self._check_data_of_training()
+        if not self.has_training_data:
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
         folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
@@ -201,20 +202,6 @@ class Trainer(Recipe):
         return batch_size.with_executable_batch_size(
             lambda args: self._train_run(args, point, ignore_keys_for_eval), self.args, point, start_again
         )
-
-    def _check_data_of_training(self) -> None:
-        """Check that there are the data that a training run needs; a search with folds makes those that evaluate.
-
-        Raises:
-            InvalidInputError: some are missing.
-        """
-        if not self.has_training_data:
-            raise InvalidInputError("Trainer: training requires a train_dataset.")
-        if self.args.eval_strategy != "no" and self.eval_dataset is None:
-            raise InvalidInputError(
-                f"`args.eval_strategy` is {self.args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
-                "`Trainer`. Pass one, or set eval_strategy='no'; a search with folds=5 makes its own."
-            )
 
     def _train_run(
         self, args: TrainingArguments, point: resume.ResumePoint | None, ignore_keys: list[str] | None

@@ -57,7 +57,7 @@ def test_trials_that_wait_on_a_cluster_go_on_from_exactly_where_they_were(tmp_pa
 
 @pytest.mark.parametrize("several", [{"repeats": 3}, {"folds": 3, "refit": True}], ids=["repeats", "folds"])
 def test_the_further_runs_of_trials_are_trained_on_a_cluster(tmp_path: Path, several: dict[str, Any]) -> None:
-    data = {"eval_dataset": None, "train_dataset": points(18, 0)} if "folds" in several else {}
+    data = {"eval_dataset": None, "eval_strategy": "no", "train_dataset": points(18, 0)} if "folds" in several else {}
     trainer = small_trainer(tmp_path / "runs", num_train_epochs=EPOCHS, **data)
     best = trainer.hyperparameter_search(RATE, "loss", n_trials=6, **ON_RAY, **several)
     assert list(best.values) == ([0, 1, 2] if "folds" in several else [42, 43, 44])

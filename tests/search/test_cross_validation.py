@@ -33,11 +33,12 @@ from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1.0, log=True)}
 DATA = points(20, seed=0)
+WITHOUT_EVALUATION: dict[str, Any] = {"eval_dataset": None, "eval_strategy": "no"}
 
 
 def search(folder: Path, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> BestRun:
     given: dict[str, Any] = {"n_trials": 4, "folds": 4, "pruner": None, "progress": False, **options}
-    parts = {"train_dataset": DATA, "eval_dataset": None, **(trainer or {})}
+    parts = {"train_dataset": DATA, **WITHOUT_EVALUATION, **(trainer or {})}
     found = small_trainer(folder, *callbacks, **parts).hyperparameter_search(given.pop("space", SPACE), **given)
     assert isinstance(found, BestRun)
     return found
@@ -245,7 +246,7 @@ def test_a_search_that_is_interrupted_in_a_fold_continues_as_one_that_was_not(tm
 
 def test_a_fold_is_replayed_on_its_samples(tmp_path: Path) -> None:
     best = search(tmp_path)
-    trainer = small_trainer(tmp_path, train_dataset=DATA, eval_dataset=None)
+    trainer = small_trainer(tmp_path, train_dataset=DATA, **WITHOUT_EVALUATION)
     replay = trainer.replay(number=further(best)[-1].number, progress=False)
     assert replay.is_equal, replay.first_difference
 

@@ -57,7 +57,11 @@ def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: 
         diaries = [each.diary for each in callbacks]
         return TunedFunction(LoopInGroups(*diaries), RATE, folder)
     if not way.startswith("tune"):
-        data = {"train_dataset": points(18, 0), "eval_dataset": None} if way.startswith("folds") else {}
+        data = (
+            {"train_dataset": points(18, 0), "eval_dataset": None, "eval_strategy": "no"}
+            if way.startswith("folds")
+            else {}
+        )
         return trainer_of(folder, *callbacks, **data, **arguments)
     settings = {"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments}
 

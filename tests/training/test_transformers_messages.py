@@ -61,9 +61,7 @@ MESSAGES: dict[str, Situation] = {
     "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible": lambda p, f: made(
         p, f, optimizers=(sgd(), None), optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})
     ),
-    "you didn't pass an `eval_dataset` to `Trainer`": lambda p, f: made(
-        p, f, eval_strategy="epoch", eval_dataset=None
-    ).train(),
+    "you didn't pass an `eval_dataset` to `Trainer`": lambda p, f: made(p, f, eval_strategy="epoch", eval_dataset=None),
     "your `compute_metrics` function must take a `compute_result`": lambda p, f: made(
         p, f, batch_eval_metrics=True, compute_metrics=lambda prediction: {}
     ),

@@ -82,7 +82,7 @@ def test_two_groups_of_two_report_what_one_process_reports_and_stay_warm(tmp_pat
 @process
 @pytest.mark.parametrize("several", [{"repeats": 2}, {"folds": 3}], ids=["repeats", "folds"])
 def test_groups_train_the_further_runs_of_trials_as_one_process_does(tmp_path: Path, several: dict[str, Any]) -> None:
-    data = {"eval_dataset": None, "train_dataset": points(18, 0)} if "folds" in several else {}
+    data = {"eval_dataset": None, "eval_strategy": "no", "train_dataset": points(18, 0)} if "folds" in several else {}
     options = {"hp_space": {"learning_rate": SPACE["learning_rate"]}, "trainer": data, **several}
     best = search(tmp_path / "groups", 3, n_jobs=1, **options)
     alone = search(tmp_path / "alone", 3, processes_per_trial=1, **options)

@@ -271,11 +271,6 @@ def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
         ({}, {"test_dataset": points(4, 1)}, "test_dataset needs the model of the best run, .* pass refit=True"),
         ({}, {"refit": "yes"}, "refit must be True or False, but got 'yes'"),
         ({"eval_dataset": DATA}, {"folds": None, "refit": True}, "refit=True trains .* pass folds too"),
-        (
-            {"lr_scheduler_type": "reduce_lr_on_plateau"},
-            {"refit": True},
-            "refit=True trains without evaluations, which",
-        ),
         ({}, {"refit": True, "compute_objective": ["loss", "accuracy"]}, "refit=True is for one objective"),
         ({"train_dataset": None}, {}, "A search needs a train_dataset; the Trainer has none"),
         ({}, {"folds": None}, "A search compares evaluations, so the Trainer needs an eval_dataset"),

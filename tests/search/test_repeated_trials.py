@@ -22,7 +22,7 @@ from hpsearch import (
     open_study,
     tune,
 )
-from tests.support.searching import AtStep, HearsNotices, interrupt, states
+from tests.support.searching import AtStep, HearsNotices, interrupt, same_but_time, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1.0, log=True)}
@@ -39,13 +39,6 @@ def search(folder: Path, *callbacks: Any, trainer: dict[str, Any] | None = None,
 
 def replicas(best: BestRun) -> list[TrialRecord]:
     return [each for each in best.run_summary.records if each.replica is not None]
-
-
-def same_but_time(best: BestRun) -> list[tuple[object, ...]]:
-    return [
-        (each.number, each.state, each.values, each.seed, each.replica, tuple(report.value for report in each.reports))
-        for each in best.run_summary.records
-    ]
 
 
 def test_the_best_trials_are_trained_with_further_seeds_and_the_best_has_the_mean(tmp_path: Path) -> None:

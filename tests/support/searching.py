@@ -156,6 +156,14 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def same_but_time(best: BestRun) -> list[tuple[object, ...]]:
+    """Return all of a search that is the same when it is repeated."""
+    return [
+        (each.number, each.state, each.values, each.seed, each.replica, tuple(report.value for report in each.reports))
+        for each in best.run_summary.records
+    ]
+
+
 def states(best: BestRun | NoCompletedTrialError) -> list[str]:
     return [record.state.value for record in best.run_summary.records]
 

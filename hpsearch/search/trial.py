@@ -432,8 +432,8 @@ class Trial(ABC):
     def fold(self) -> Fold | None:
         """The samples that this run of the trial trains on, and those that evaluate it; None without `folds`.
 
-        Its attributes are `number`, `train` and `evaluation`, the last two arrays of indices. What `tune` searches must
-        read it.
+        Its attributes are `number`, `train` and `evaluation`, the last two arrays of indices. A function that `tune`
+        searches must read it.
         """
         if self.folds is None:
             return None

@@ -33,20 +33,18 @@ def make_folds(
         StudyError: an argument cannot be right.
         MissingPackageError: scikit-learn is not installed.
     """
+    names = {name: each for name, each in (("groups", groups), ("stratify", stratify)) if each is not None}
     if folds is None:
-        for name, given in {"groups": groups, "stratify": stratify}.items():
-            if given is not None:
-                raise StudyError(f"{name}={given!r} says how folds are made; pass folds too, such as folds=5.")
+        for name, given in names.items():
+            raise StudyError(f"{name}={given!r} says how folds are made; pass folds too, such as folds=5.")
         return None
     folds = int(folds) if isinstance(folds, Integral) and not isinstance(folds, bool) else folds
     is_known = isinstance(folds, int) or hasattr(folds, "split") or isinstance(folds, Iterable)
     if isinstance(folds, (str, type)) or not is_known:
         raise StudyError(f"folds must be a number, a splitter of scikit-learn or pairs of indices, but got {folds!r}.")
-    is_pairs = not isinstance(folds, int) and not hasattr(folds, "split")
-    if is_pairs:
-        for name, given in {"groups": groups, "stratify": stratify}.items():
-            if given is not None:
-                raise StudyError(f"{name}={given!r} has no effect on folds that are pairs of indices.")
+    if not isinstance(folds, int) and not hasattr(folds, "split"):
+        for name, given in names.items():
+            raise StudyError(f"{name}={given!r} has no effect on folds that are pairs of indices.")
         return Folds.of_pairs(folds, "pairs of indices", None if data is None else _length(data))
     if data is None and user_code is None:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")
@@ -56,35 +54,29 @@ def make_folds(
             "folds=list(KFold(5, shuffle=True, random_state=0).split(labels))."
         )
     samples = _length(data)
-    columns = {
-        name: None if given is None else _column(data, name, given)
-        for name, given in {"groups": groups, "stratify": stratify}.items()
-    }
+    columns = {name: _column(data, name, given) for name, given in names.items()}
     if isinstance(folds, int):
         check_whole("folds", folds, 2)
         splitter = _splitter(folds, groups is not None, stratify is not None, seed)
     else:
         splitter = folds
-    by = [" ".join(repr(splitter).split()), *(f"{name}={given!r}" for name, given in _given(groups, stratify))]
+    by = [" ".join(repr(splitter).split()), *(f"{name}={given!r}" for name, given in names.items())]
 
     def split() -> Folds:
-        pairs = splitter.split(np.zeros(samples), columns["stratify"], columns["groups"])
+        pairs = splitter.split(np.zeros(samples), columns.get("stratify"), columns.get("groups"))
         return Folds.of_pairs(pairs, ", ".join(by), samples)
 
     try:
         found, again = split(), split()
     except (TypeError, ValueError) as error:
-        needs = "" if stratify is not None else " (stratify= names the column that a stratified splitter needs)"
+        lacks_values = isinstance(error, TypeError) and stratify is None
+        needs = " (stratify= names the column that a stratified splitter needs)" if lacks_values else ""
         raise StudyError(f"folds={folds!r} cannot split the train_dataset: {error}{needs}") from error
     if found.identity != again.identity:
         raise StudyError(
             f"folds={folds!r} makes other folds each time, so the study could not be continued: give it a random_state."
         )
     return found
-
-
-def _given(groups: object, stratify: object) -> list[tuple[str, object]]:
-    return [(name, each) for name, each in (("groups", groups), ("stratify", stratify)) if each is not None]
 
 
 def _splitter(folds: int, has_groups: bool, is_stratified: bool, seed: int) -> Any:

@@ -19,7 +19,7 @@ from ..search.metrics.objective import Objective, resolve_objectives
 from ..search.metrics.older_metric_names import named_as_recorded
 from ..search.process_group import Ranks
 from ..search.store.checked_json import Unreadable, whole
-from ..search.store.folds_file import read_folds
+from ..search.store.folds_file import FOLDS_FILE, read_folds
 from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
 from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import (
@@ -178,7 +178,22 @@ def replay(
 def _folds(recipe: SearchedRecipe, study_name: str) -> Folds | None:
     """Return the folds of a study; None if it has none, or its place is not known before a first call."""
     place = getattr(recipe, "output_dir", None) if recipe.args is None else recipe.args.output_dir
-    return None if place is None else read_folds(Path(place, study_name))
+    return None if place is None else _folds_in(Path(place, study_name))
+
+
+def _folds_in(folder: Path) -> Folds | None:
+    """Return the folds that the trials of a study were trained on; None if it has none.
+
+    Raises:
+        StudyError: they are lost.
+    """
+    settings, folds = read_settings(folder), read_folds(folder)
+    if settings is not None and settings.get("folds") != (None if folds is None else folds.identity):
+        raise StudyError(
+            f"{str(folder / FOLDS_FILE)!r} does not have the folds that the trials were trained on (any more): put "
+            "back a copy of it."
+        )
+    return folds
 
 
 def _replay(
@@ -217,7 +232,7 @@ def _replay(
         hp_name=lambda trial: original.name,
         processes=ranks.size,
         unit=recipe.evaluation.unit,
-        folds=read_folds(folder),
+        folds=_folds_in(folder),
     )
     interruption = Interruption()
     with noticing_signals(interruption):

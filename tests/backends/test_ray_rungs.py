@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 import optuna
 from ray.tune.search.optuna import OptunaSearch
 
-from hpsearch import Float, TrialState
+from hpsearch import Float, StudyError, TrialState
 from hpsearch.executors.ray_executor.run_folders import TUNE_FOLDER
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.search.decisions.training_budget import full_runs_of
@@ -67,6 +67,15 @@ def test_the_further_runs_of_trials_are_trained_on_a_cluster(tmp_path: Path, sev
         again = trainer.replay(number=each.number, progress=False)
         assert again.is_equal, again.first_difference
     assert best.load_model() is not None
+
+
+@pytest.mark.parametrize("several", [{"repeats": 3}, {"folds": 3}], ids=["repeats", "folds"])
+def test_a_scheduler_of_tune_and_further_runs_are_refused_together(tmp_path: Path, several: dict[str, Any]) -> None:
+    data = {"eval_dataset": None, "eval_strategy": "no"} if "folds" in several else {}
+    trainer, name = small_trainer(tmp_path / "runs", **data), next(iter(several))
+    with pytest.raises(StudyError, match=f"{name}=3 trains trials again .*: leave {name} or scheduler out"):
+        trainer.hyperparameter_search(RATE, "loss", n_trials=6, **ON_RAY, pruner=None, scheduler="asha", **several)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

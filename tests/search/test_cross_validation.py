@@ -28,11 +28,16 @@ from hpsearch import (
     open_study,
     tune,
 )
+from hpsearch.search.folds import Folds
+from hpsearch.search.trial import FixedTrial
+from hpsearch.trainer.searchable_trainer import SearchableTrainer
+from hpsearch.trial.preflight import Draw, _trial_of
 from tests.support.searching import AtStep, HearsNotices, interrupt, same_but_time, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1.0, log=True)}
 DATA = points(20, seed=0)
+PAIRS = [(list(train), list(evaluation)) for train, evaluation in KFold(3).split(np.zeros(20))]
 WITHOUT_EVALUATION: dict[str, Any] = {"eval_dataset": None, "eval_strategy": "no"}
 
 
@@ -206,6 +211,12 @@ class _Stops(EarlyStoppingCallback):
         return control
 
 
+def test_a_refit_stops_with_the_folds_and_not_by_an_evaluation(tmp_path: Path) -> None:
+    stops = EarlyStoppingCallback(early_stopping_patience=1)
+    best = search(tmp_path, stops, refit=True, trainer={"metric_for_best_model": "loss", "num_train_epochs": 4})
+    assert best.load_model() is not None
+
+
 def test_the_test_set_is_for_the_model_of_all_data(tmp_path: Path) -> None:
     best = search(tmp_path, refit=True, test_dataset=points(32, seed=5))
     trainer = small_trainer(tmp_path / "alone", model=best.load_model(), train_dataset=DATA)
@@ -240,8 +251,12 @@ def test_a_search_that_is_interrupted_in_a_fold_continues_as_one_that_was_not(tm
 def test_a_fold_is_replayed_on_its_samples(tmp_path: Path) -> None:
     best = search(tmp_path)
     trainer = small_trainer(tmp_path, train_dataset=DATA, **WITHOUT_EVALUATION)
-    replay = trainer.replay(number=further(best)[-1].number, progress=False)
+    number = further(best)[-1].number
+    replay = trainer.replay(number=number, progress=False)
     assert replay.is_equal, replay.first_difference
+    (tmp_path / "study" / "folds.json").unlink()
+    with pytest.raises(StudyError, match=r"does not have the folds that the trials were trained on"):
+        trainer.replay(number=number, progress=False)
 
 
 def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
@@ -250,6 +265,31 @@ def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
     assert list(best.values or {}) == [0, 1, 2]
     for each in further(best):
         assert best.run_summary.records[each.replica.trial].state is TrialState.COMPLETE
+
+
+def test_further_folds_are_not_pruned_and_the_model_learns_from_first_folds_only(tmp_path: Path) -> None:
+    best = search(tmp_path, n_trials=8, folds=3, pruner="median", trainer={"num_train_epochs": 4})
+    assert {each.state for each in further(best)} == {TrialState.COMPLETE}
+    best = search(tmp_path, n_trials=9, folds=3, study_name="modelled")
+    seen = best.run_summary.engine_study.sampler.trials
+    assert len(seen) >= 8
+    assert all(each.replica is None for each in seen)
+
+
+def test_the_samples_of_an_epoch_are_those_of_a_fold(tmp_path: Path) -> None:
+    recipe = SearchableTrainer(small_trainer(tmp_path, train_dataset=DATA, **WITHOUT_EVALUATION))
+    recipe.prepare(None, Folds.of_pairs(PAIRS, "pairs of indices"))
+    assert recipe.training_samples == 13
+    assert recipe.with_arguments(seed=1).training_samples == 13
+    assert len(recipe.data_to_split) == 20
+
+
+def test_other_parameters_that_a_preflight_tries_have_the_fold_of_the_trial() -> None:
+    trial = FixedTrial({})
+    trial.folds = Folds.of_pairs(PAIRS, "pairs of indices")
+    other = _trial_of(Draw({"x": 1}, {"x": 1}), trial, 0)
+    assert other.fold is not None
+    assert other.fold.number == 0
 
 
 @pytest.mark.parametrize(
@@ -290,9 +330,6 @@ def test_a_study_keeps_its_folds(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="this study is a cross-validation"):
         open_study(tmp_path / "study").confirm()
     assert sum(each.is_counted for each in search(tmp_path, n_trials=2).run_summary.records) == 2
-
-
-PAIRS = [(list(train), list(evaluation)) for train, evaluation in KFold(3).split(np.zeros(20))]
 
 
 def tuned(function: Any, folder: Path, **options: Any) -> BestRun:

@@ -146,7 +146,13 @@ def test_folds_are_read_from_their_file_as_they_were(given: Any, tmp_path: Path)
 def test_there_are_no_folds_without_a_file_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     assert read_folds(tmp_path) is None
     write_folds(tmp_path, made(5))
-    for damage in ('{"by": "x"}', "[", '{"by": "x", "samples": 3, "folds": [{"evaluation": [-1], "train": null}]}'):
+    huge = '{"by": "x", "samples": 9007199254740991, "folds": [{"evaluation": [0], "train": null}]}'
+    for damage in (
+        huge,
+        '{"by": "x"}',
+        "[",
+        '{"by": "x", "samples": 3, "folds": [{"evaluation": [-1], "train": null}]}',
+    ):
         (tmp_path / FOLDS_FILE).write_text(damage)
         with pytest.raises(StudyError, match=r"folds.json' is damaged"):
             read_folds(tmp_path)

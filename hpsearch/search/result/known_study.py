@@ -8,13 +8,13 @@ from typing import Protocol
 
 from ...errors import StudyError
 from ...system.json_types import JsonObject
-from ..metrics.objective import Objective
+from ..decisions.repeats import Repeated
 from ..store.stored_study import StoredStudy
 from ..trial import TrialRecord
 from .noise import Noise, evaluation_samples, noise_of
 
 
-class KnownStudy(Protocol):
+class KnownStudy(Repeated, Protocol):
     """A study with the attributes that the sentences about its result use; it may be read from its folder."""
 
     @property
@@ -22,20 +22,8 @@ class KnownStudy(Protocol):
         """The folder of the study."""
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives."""
-
-    @property
     def scope(self) -> str:
         """Which reports of a trial give its value and its checkpoint."""
-
-    @property
-    def repeats(self) -> int:
-        """The most training runs of a trial, each with another seed."""
-
-    @property
-    def fold_count(self) -> int:
-        """The number of folds of its cross-validation; 0: there is none."""
 
     def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter."""

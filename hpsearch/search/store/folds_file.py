@@ -15,11 +15,21 @@ from .read_study import read_own_json
 
 FOLDS_FILE = "folds.json"
 
+# More samples than any memory has room for, as a damaged file may name.
+_MOST_SAMPLES = 10**8
+
+
+def _samples(value: object) -> int:
+    if whole(value) > _MOST_SAMPLES:
+        raise Unreadable(f"it names {value} samples")
+    return whole(value)
+
+
 _INDICES = items(whole)
 _FIELDS_OF_A_FOLD: dict[str, Check] = {"evaluation": _INDICES, "train": optional(_INDICES)}
 _FIELDS: dict[str, Check] = {
     "by": text,
-    "samples": whole,
+    "samples": _samples,
     "folds": items(lambda each: fields(each, _FIELDS_OF_A_FOLD, tuple(_FIELDS_OF_A_FOLD))),
 }
 

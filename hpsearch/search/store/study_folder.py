@@ -181,7 +181,8 @@ class StudyFolder:
         own |= {} if study.repeats == 1 else {"repeats": study.repeats}
         if study.folds is not None:
             own["folds"] = study.folds.identity
-            write_folds(self.path, study.folds)
+            if earlier is None or not (self.path / FOLDS_FILE).exists():  # they stay the same
+                write_folds(self.path, study.folds)
         write_json(
             self.path / STUDY_FILE,
             {

@@ -26,10 +26,9 @@ from ..training import flops, weights
 from ..training.acceleration import forget_loader
 from ..training.callbacks import (
     DefaultFlowCallback,
-    PrinterCallback,
-    ProgressCallback,
     TrainerCallback,
     TrainerState,
+    is_display,
     is_of_package,
     make_tracker,
     restore_callbacks,
@@ -378,8 +377,7 @@ def _be_quiet(trainer: transformers.Trainer) -> None:
     """Take off what prints, and what listens to signals: the search does both."""
     present = trainer.callback_handler.callbacks
     for callback in list(present):
-        is_printer = isinstance(callback, (PrinterCallback, ProgressCallback))
-        if is_printer or type(callback).__name__ in ("NotebookProgressCallback", "JITCheckpointCallback"):
+        if is_display(callback) or type(callback).__name__ == "JITCheckpointCallback":
             trainer.remove_callback(callback)
 
 

@@ -12,23 +12,13 @@ from ..search.decisions.training_budget import full_runs_of
 from ..search.metrics.replicas import without_replicas
 from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun, SearchSummary
+from ..search.short_value import format_value as format_value
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import FOLD, TrialRecord, TrialState
 
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def format_value(value: object) -> str:
-    """Return a parameter's or objective's value in at most about eight characters, which a terminal can show.
-
-    >>> format_value(0.00012345), format_value(0.97512), format_value(16), format_value("adamw")
-    ('0.0001234', '0.9751', '16', 'adamw')
-    """
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return printable(str(value))
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import SpaceError, StudyError, UnknownParameterError
+from ..system.html_table import html_pairs
 from ..system.json_types import JsonObject
 from ..system.spelling import nearest_name
 from .folds import Fold, Folds
 from .metrics.added_metrics import RecordedMetrics
 from .process_group import OneProcess, Ranks
+from .short_value import format_value
 from .space.parameters import Categorical, Float, Int, Parameter, Params, Scalar
-from .store.checked_json import Unreadable, as_written
+from .store.checked_json import Unreadable, as_written, printable
 
 
 class TrialState(enum.StrEnum):
@@ -248,6 +250,28 @@ class TrialRecord:
             origin=self.origin or known.origin,
             processes=self.processes or known.processes,
         )
+
+    def __repr__(self) -> str:
+        """Return the trial's number, its state and the result; its reports and arguments are attributes."""
+        shown = {"values": self.values, "params": self.params, "epochs": self.epochs, "seconds": self.seconds}
+        shown |= {name: value for name in ("replica", "reason") if (value := getattr(self, name)) is not None}
+        parts = [str(self.number), self.state.value, *(f"{name}={value!r}" for name, value in shown.items())]
+        return f"TrialRecord({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for a notebook."""
+        values = ", ".join(format_value(each) for each in self.values) or "-"
+        last = {"replica": self.replica, "reason": self.reason, "checkpoint": self.checkpoint}
+        pairs = {
+            "state": self.state.value,
+            "values" if len(self.values) > 1 else "value": values,
+            **{name: format_value(value) for name, value in self.params.items()},
+            "epochs": format_value(float(self.epochs)),
+            "seconds": f"{self.seconds:.1f}",
+            "reports": str(len(self.reports)),
+            **{name: printable(str(value)) for name, value in last.items() if value is not None},
+        }
+        return html_pairs(pairs, f"Trial {self.number}")
 
     def to_json(self) -> JsonObject:
         """Return JSON-ready values; an argument that JSON cannot hold becomes text."""

@@ -26,11 +26,10 @@ from ..search.trial import FixedTrial, Trial
 from ..system.spelling import misspelling_of, nearest_name
 from ..training import data, optimization
 from ..training.callbacks import (
-    PrinterCallback,
-    ProgressCallback,
     TrainerCallback,
     copy_for_new_trainer,
     default_callbacks,
+    is_display,
 )
 from ..training.model_init import check_model_init, takes_trial
 from ..training.optimization import OptimizerClass
@@ -280,7 +279,6 @@ class Recipe:
             other.eval_dataset = data.select_samples(self.train_dataset, fold.evaluation)
         if output_dir is not None:
             other._is_of_a_search = True
-            other.removed_callbacks += [PrinterCallback, ProgressCallback]
         return other
 
     def _seeds_of_replica(self, trial: object) -> dict[str, object]:
@@ -430,11 +428,12 @@ class Recipe:
     def _all_callbacks(self) -> list[TrainerCallback]:
         """Return the callbacks of a new run; bar or printer are called last, when others may have changed the logs."""
         defaults = self._default_callbacks()
-        shows = [each for each in defaults if isinstance(each, (PrinterCallback, ProgressCallback))]
+        shows = [each for each in defaults if is_display(each)]
         return [*(each for each in defaults if each not in shows), *self.callbacks, *shows]
 
     def _default_callbacks(self) -> list[TrainerCallback]:
-        return [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
+        defaults = [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
+        return [each for each in defaults if not (self._is_of_a_search and is_display(each))]
 
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Remove the first callback that matches a class or instance."""

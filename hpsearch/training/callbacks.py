@@ -26,6 +26,7 @@ from transformers import (
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.trainer_callback import CallbackHandler as _TransformersCallbackHandler
 from transformers.trainer_callback import ExportableState
+from transformers.utils import is_in_notebook
 
 from ..arguments import TrainingArguments
 from ..errors import ArgumentError, MissingPackageError
@@ -44,18 +45,37 @@ __all__ = [
     "TrainerState",
     "copy_for_new_trainer",
     "default_callbacks",
+    "is_display",
     "make_tracker",
     "restore_callbacks",
 ]
 
 
 def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
-    """Return fresh default callbacks: the flow, the trackers in `report_to`, and, last, a bar or a printer."""
-    display = PrinterCallback() if args.disable_tqdm else ProgressCallback()
+    """Return fresh default callbacks: the flow, the trackers in `report_to`, and, last, what shows the progress.
+
+    That is a bar, in a notebook transformers' bar and table, and with `disable_tqdm` a printer.
+    """
     terminated = [CheckpointOnTermination()] if args.enable_jit_checkpoint else []
     names = [args.report_to] if isinstance(args.report_to, str) else args.report_to or []
     trackers = [_tracker(name, args) for name in names if name != "none"]
-    return [DefaultFlowCallback(), *trackers, *terminated, display]
+    return [DefaultFlowCallback(), *trackers, *terminated, _display(args)]
+
+
+def _display(args: TrainingArguments) -> TrainerCallback:
+    if args.disable_tqdm:
+        return PrinterCallback()
+    if not is_in_notebook():
+        return ProgressCallback()
+    from .notebook_progress import NotebookProgress  # it imports IPython
+
+    return NotebookProgress()
+
+
+def is_display(callback: object) -> bool:
+    """Return whether a callback shows the progress: as a printer, as a bar, or as transformers' table in a notebook."""
+    is_of_notebook = any(each.__name__ == "NotebookProgressCallback" for each in type(callback).__mro__)
+    return is_of_notebook or isinstance(callback, (PrinterCallback, ProgressCallback))
 
 
 def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:

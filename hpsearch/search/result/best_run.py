@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...errors import NoCompletedTrialError, StudyError
+from ...system.html_table import html_pairs, html_table
 from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
 from ..metrics.selection import best_records, ranking
+from ..short_value import format_value
+from ..store.checked_json import printable
 from ..store.held_out_file import read_held_out
 from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
 from .chance_of_best import chance_of_best
-from .dataframe import trials_dataframe, trials_markdown
+from .dataframe import short_rows, trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
 from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
@@ -26,6 +29,8 @@ from .no_best_trial import explain_absence
 
 if TYPE_CHECKING:
     import pandas
+
+_ROWS = 10
 
 
 class Engine(Protocol):
@@ -168,7 +173,14 @@ class SearchSummary:
         return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
 
     def __repr__(self) -> str:
-        return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"
+        count = len(self.records)
+        return f"SearchSummary({self.study.name!r}, {count} trial{'' if count == 1 else 's'})"
+
+    def _repr_html_(self) -> str:
+        """Return the ten best trials as a table, for a notebook."""
+        head, *rows = short_rows(self.ranked()[:_ROWS], self.study.objectives, self.study.unit)
+        of = f" ({len(rows)} best of {len(self.records)} trials)" if len(rows) < len(self.records) else ""
+        return html_table(head, rows, printable(f"{self.study.name}: {self.study.description}{of}"))
 
 
 class BestRun(NamedTuple):
@@ -246,10 +258,29 @@ class BestRun(NamedTuple):
         return checkpoints[seed]
 
     def __repr__(self) -> str:
-        shown = self._asdict()
-        shown["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
-        del shown["build_model"]
+        """Return all that has a value, apart from the function that builds the model."""
+        shown = self._asdict() | {"checkpoint": None if self.checkpoint is None else str(self.checkpoint)}
+        optional = self._field_defaults.keys() - {"checkpoint"}
+        shown = {name: value for name, value in shown.items() if value is not None or name not in optional}
+        shown.pop("build_model", None)
         return f"BestRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def _repr_html_(self) -> str:
+        """Return the result, the parameters and the folder of the weights as a table, for a notebook."""
+        if self.run_id is None:
+            return html_pairs({"no best trial": printable(self.run_summary.explain_absence())})
+        objectives = self.run_summary.study.objectives
+        values = self.objective if isinstance(self.objective, list) else [self.objective]
+        deviation = "" if self.objective_std is None else f" ± {self.objective_std:.2g} ({len(self.values or {})} runs)"
+        pairs = {
+            **{each.name: f"{format_value(value)}{deviation}" for each, value in zip(objectives, values, strict=True)},
+            **{name: format_value(value) for name, value in self.hyperparameters.items()},
+            **{f"on the test set: {name}": format_value(value) for name, value in (self.test_metrics or {}).items()},
+            "weights": "not kept" if self.checkpoint is None else printable(str(self.checkpoint)),
+        }
+        if self.chance_of_best is not None:
+            pairs["chance that it is the best"] = f"{self.chance_of_best:.0%}"
+        return html_pairs(pairs, f"Best trial {self.run_id}")
 
 
 def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], object]) -> list[BestRun]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..metrics.objective import Objective
 from ..metrics.replicas import has_replicas
 from ..metrics.selection import ranking
+from ..short_value import format_value
 from ..study import EPOCH
 from ..trial import TrialRecord
 
@@ -56,9 +57,16 @@ def trials_markdown(
 
 def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective], unit: str = EPOCH) -> str:
     """Return these trials, in this order, as a table in Markdown, four significant digits each."""
+    head, *rows = short_rows(shown, objectives, unit)
+    lines = [head, ["---:"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def short_rows(shown: Sequence[TrialRecord], objectives: Sequence[Objective], unit: str = EPOCH) -> list[list[str]]:
+    """Return a row of headings, and one for each trial: its number, objectives, parameters, epochs and seconds."""
     names = list(dict.fromkeys(name for record in shown for name in record.params))
     head = ["trial", *(each.name for each in objectives), *names, f"{unit}s", "seconds"]
-    lines = [
+    rows: list[list[object]] = [
         [
             record.number,
             *(record.values or [""] * len(objectives)),
@@ -68,8 +76,7 @@ def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]
         ]
         for record in shown
     ]
-    rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return [head, *([format_value(each) for each in row] for row in rows)]
 
 
 def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:
@@ -89,8 +96,3 @@ def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[s
     holds = all(each <= 0 for each in record.violations.values())
     figures = [holds, *cost, record.seed, checkpoint, record.reason]
     return [record.number, record.state.value, *values, last, *parameters, *figures]
-
-
-def _short(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")

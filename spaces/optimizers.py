@@ -36,7 +36,7 @@ SPACE = SearchSpace(
     {
         # Those of `TrainingArguments.optim` that need no further package; AdamW is its default.
         "optim": Categorical(
-            {  # type: ignore[arg-type]
+            {
                 "adamw_torch": {
                     "learning_rate": _ADAPTIVE_RATE,
                     # 0.95 (GPT-3, appendix B), 0.98 (RoBERTa, table 9), 0.999 (default of PyTorch).

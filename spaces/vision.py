@@ -21,7 +21,7 @@ SPACE = SearchSpace(
     {
         # AdamW: DeiT (table 9) and the guide of transformers. SGD: how ViT is fine-tuned (table 4).
         "optim": Categorical(
-            {  # type: ignore[arg-type]
+            {
                 "adamw_torch": {
                     # 5e-5 to fine-tune (guide of transformers); from scratch 5e-4 for each 512 samples, so 1e-3 for
                     # 1024 (DeiT, table 9). From 1e-5 on is our choice.

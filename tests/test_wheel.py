@@ -72,6 +72,13 @@ def test_a_study_is_begun_searched_and_reported_from_a_wheel(installed: Path, tm
     assert "hpsearch.spaces.encoder" in spaces
 
 
+def test_a_type_checker_knows_what_the_public_names_take_and_return(installed: Path) -> None:
+    assert (installed / "hpsearch" / "py.typed").is_file()
+    program = shutil.copy(ROOT / "tests" / "support" / "typed_program.py", installed.parent)
+    options = ("--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-site-packages")
+    run(sys.executable, "-m", "mypy", *options, str(program), folder=installed.parent, MYPYPATH=str(installed))
+
+
 def test_names_are_completed_in_a_shell(installed: Path, tmp_path: Path) -> None:
     [program] = (installed / "bin").glob("hpsearch")
     told = run(

@@ -59,7 +59,7 @@ class SearchPlan:
             )
         return trainer.with_arguments(**arguments) if arguments else trainer
 
-    def run(self, arguments: Mapping[str, object] | None = None, **search: object) -> BestRun | list[BestRun]:
+    def run(self, arguments: Mapping[str, object] | None = None, **search: object) -> BestRun | Any:
         """Run or continue the search; return the `BestRun` or, with several objectives, a list of them.
 
         Args:

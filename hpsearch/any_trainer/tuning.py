@@ -38,7 +38,7 @@ def tune(
     output_dir: str | os.PathLike[str] | None = None,
     max_resource: int | None = None,
     **arguments: object,
-) -> BestRun | list[BestRun]:
+) -> BestRun | Any:
     """Search for the best hyperparameters of any `transformers.Trainer`, or of any function that trains and reports.
 
     `function` is one of two kinds; its first call, before the first trial, shows which:
@@ -112,7 +112,7 @@ class TunedFunction:
 
     def hyperparameter_search(
         self, *positional: object, max_resource: int | None = None, **arguments: object
-    ) -> BestRun | list[BestRun]:
+    ) -> BestRun | Any:
         """Search, as `tune` does; `hp_space` defaults to that of this function."""
         given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
         space = TrainerFunction(self.function, self.hp_space).space_or_default(given.hp_space)

@@ -749,7 +749,7 @@ class Trainer(Recipe):
         trials_per_device: int | str | None = None,
         processes_per_trial: int = 1,
         **options: object,
-    ) -> BestRun | list[BestRun]:
+    ) -> BestRun | Any:
         """Search for the best hyperparameters and return the best run, with its model.
 
         Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the

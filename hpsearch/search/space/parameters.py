@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, TypeGuard, Union
 
@@ -125,7 +125,7 @@ class Int:
         return self.low + (self.high - self.low) // self.step * self.step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Categorical:
     """One of several choices; each choice may open a branch of further parameters.
 
@@ -136,6 +136,7 @@ class Categorical:
         prior: where the best value is likely to be. The default sampler, in a search whose trials pause at rungs, tries
             this value in the first trial, and values near it more often; the effect declines as trials accumulate.
             Other searches ignore priors; the first lines of a search report which applies.
+        branches: the same as a mapping of `choices`, for choices that are a sequence.
 
     Raises:
         SpaceError: there is no choice, one is given twice, or the default or the prior is none of them.
@@ -147,19 +148,29 @@ class Categorical:
     """
 
     choices: tuple[Scalar, ...]
-    _: KW_ONLY
-    default: Scalar = None
-    prior: Scalar = None
-    branches: Mapping[Scalar, Mapping[str, Parameter]] = field(default_factory=dict)
+    default: Scalar
+    prior: Scalar
+    branches: Mapping[Scalar, Mapping[str, Parameter]]
 
-    def __post_init__(self) -> None:
-        given: Any = self.choices
-        if isinstance(given, Mapping):
-            object.__setattr__(self, "branches", {key: {} if each is None else each for key, each in given.items()})
-        elif isinstance(given, str) or not isinstance(given, Sequence):
-            raise SpaceError(f"Categorical choices must be a list, a tuple or a mapping, but got {given!r}.")
-        choices = tuple(given)
-        object.__setattr__(self, "choices", choices)
+    def __init__(
+        self,
+        choices: Sequence[Scalar] | Mapping[Any, Mapping[str, Parameter] | None],
+        *,
+        default: Scalar = None,
+        prior: Scalar = None,
+        branches: Mapping[Any, Mapping[str, Parameter]] | None = None,
+    ) -> None:
+        if isinstance(choices, Mapping):
+            branches = {key: {} if each is None else each for key, each in choices.items()}
+        elif isinstance(choices, str) or not isinstance(choices, Sequence):
+            raise SpaceError(f"Categorical choices must be a list, a tuple or a mapping, but got {choices!r}.")
+        fields = {"choices": tuple(choices), "default": default, "prior": prior}
+        for name, value in {**fields, "branches": {} if branches is None else branches}.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        choices = self.choices
         if not choices:
             raise SpaceError("Categorical has no choices; give at least one.")
         for place, choice in enumerate(choices):

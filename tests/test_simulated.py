@@ -25,7 +25,7 @@ from studies.benchmarks.learning_curves import (
     best_known,
 )
 from studies.benchmarks.recorded_curves import Grid, GridWithSeeds, Scattered, TaskSet, Translation
-from studies.benchmarks.regret import Results, Run
+from studies.benchmarks.regret import Results, Run, read
 from studies.benchmarks.repeats import SIDES, WithNoise, spread_of, with_noise
 from studies.benchmarks.simulated import DATA, chosen, half_of, simulate, tasks_of
 from studies.benchmarks.strategies import (
@@ -54,9 +54,12 @@ def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_b
     rows = done.stdout.splitlines()
     for strategy in STRATEGIES:
         assert sum(row.startswith(f"{strategy}  ") for row in rows) == 1, done.stdout
-    assert any(row.startswith("ours / the peer's") for row in rows)
+    assert any(row.startswith("hpsearch / transformers' default") for row in rows)
     found = json.loads((tmp_path / "runs.json").read_text())
     assert len(found["runs"]) == 2 * len(STRATEGIES)
+    results, budgets = read([tmp_path / "runs.json"])
+    regrets = [results.regret(each, budgets).tolist() for each in results.runs]
+    assert regrets == [each["regrets"] for each in found["runs"]]
     for each in found["runs"]:
         early, late = each["regrets"]
         assert early >= late, each
@@ -81,7 +84,7 @@ def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     heading, ours, random = done.stdout.splitlines()[1:4]
-    columns = ["regret at", "2 full runs", "the end", "the cost of ours", "trials", "runs", "CPU s"]
+    columns = ["regret at", "2 full runs", "the end", "the cost of hpsearch", "trials", "runs", "CPU s"]
     assert re.split(" {2,}", heading) == columns
     assert ours.split()[-3] == random.split()[-3] == "6"
     assert float(random.split()[-2]) == 6.0 > float(ours.split()[-2])

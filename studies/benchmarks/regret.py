@@ -1,12 +1,19 @@
-"""Regret of simulated searches: its mean over tasks and seeds, how sure that is, and how ours compares."""
+"""Regret of simulated searches: its mean over tasks and seeds, how sure that is, and how hpsearch compares.
+
+    python -m studies.benchmarks.regret FILE.json ... [--plot FILE.png]
+
+shows the runs that `studies.benchmarks.simulated --json` has written, for example of one strategy each, together.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +21,7 @@ from .learning_curves import Array, Known
 from .strategies import OURS, PEER
 
 _DRAWS = 2000
+_LABELS = {OURS: "hpsearch", PEER: "transformers' default\n(TPE, median pruning)"}
 # Of a task that was beaten, or nearly so: a logarithm needs something.
 _LEAST_TO_DRAW = 1e-2
 
@@ -154,9 +162,9 @@ def _estimates(values: Array, drawn: Array) -> list[Estimate]:
 
 def show(results: Results, budgets: Sequence[float]) -> None:
     """Print the table, and how ours compares."""
-    width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
+    width = max(map(len, [*results.strategies, "hpsearch / best other strategy"])) + 2
     is_compared = OURS in results.strategies and math.inf in budgets
-    headings = [*map(_described, budgets), *(["the cost of ours"] if is_compared else [])]
+    headings = [*map(_described, budgets), *(["the cost of hpsearch"] if is_compared else [])]
     print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  runs  CPU s")
     for strategy in results.strategies:
         means = results.means(strategy, budgets) + ([results.mean_at_cost_of(OURS, strategy)] if is_compared else [])
@@ -166,11 +174,11 @@ def show(results: Results, budgets: Sequence[float]) -> None:
         print(f"{strategy:<{width}}{cells}{trials:8.0f}{spent:11.1f}{seconds:7.1f}")
     if OURS in results.strategies and len(results.strategies) > 1:
         best = [results.best_other(budget) for budget in budgets]
-        _show_ratios(results, "ours / the best of the others", budgets, best, width)
+        _show_ratios(results, "hpsearch / best other strategy", budgets, best, width)
         if PEER in results.strategies:
-            _show_ratios(results, "ours / the peer's (target 1)", budgets, [PEER] * len(budgets), width)
+            _show_ratios(results, "hpsearch / transformers' default", budgets, [PEER] * len(budgets), width)
         for budget, strategy in zip(budgets, best, strict=True):
-            print(f"the best of the others at {_described(budget)}: {strategy}")
+            print(f"the best other strategy at {_described(budget)}: {strategy}")
     beaten = sum(run.seen[-1][1] > results.known[run.task].best for run in results.runs if run.seen)
     if beaten:
         print(f"{beaten} of {len(results.runs)} runs found a better score than the best known before")
@@ -187,7 +195,7 @@ def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: 
 
 
 def plot(results: Results, most: float, file: Path) -> None:
-    """Draw regret against budget, with the confidence intervals as bands."""
+    """Draw the regret at each budget, each line named at its end; the confidence interval of hpsearch as a band."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
@@ -195,32 +203,46 @@ def plot(results: Results, most: float, file: Path) -> None:
         print("matplotlib is not installed: no plot")
         return
     budgets = np.geomspace(min(1.0, most), most, 80)
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
-    for place, strategy in enumerate(results.strategies):
+    ends = []
+    for place, strategy in enumerate(sorted(results.strategies, key=lambda each: each != OURS)):
         estimates = results.means(strategy, budgets.tolist())
         low, middle, high = (
             np.maximum([getattr(each, name) for each in estimates], _LEAST_TO_DRAW) for name in ("low", "value", "high")
         )
         is_ours = strategy == OURS
-        (line,) = axes.plot(
-            budgets,
-            middle,
-            label=strategy,
-            color=f"C{place}",
-            linewidth=3 if is_ours else 1.5,
-            zorder=3 if is_ours else 2,
+        (line,) = axes.plot(budgets, middle, color=f"C{place}", linewidth=3 if is_ours else 1.5, zorder=3 - place)
+        if is_ours:
+            axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        ends.append((float(middle[-1]), _LABELS.get(strategy, strategy), line.get_color()))
+    for height, (end, label, color) in zip(_apart([end for end, *_ in sorted(ends)]), sorted(ends), strict=True):
+        axes.annotate(
+            label,
+            (float(budgets[-1]), end),
+            (float(budgets[-1]) * 1.05, height),
+            color=color,
+            va="center",
+            annotation_clip=False,
+            weight="bold" if label == _LABELS[OURS] else "normal",
         )
-        axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(xscale="log", yscale="log", xlabel="budget (full training runs)", ylabel="regret")
+    axes.set(xscale="log", yscale="log", xlabel="budget (full training runs)", ylabel="regret (percentage points)")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(which="both", alpha=0.2)
-    axes.legend()
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=110)
     print(f"plot: {file}")
+
+
+def _apart(heights: Sequence[float], ratio: float = 1.22) -> list[float]:
+    """Return where to write labels on a logarithmic axis, from below: each at least `ratio` above the one before."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] * ratio) if placed else height)
+    return placed
 
 
 def write(results: Results, budgets: Sequence[float], file: Path) -> None:
@@ -229,3 +251,31 @@ def write(results: Results, budgets: Sequence[float], file: Path) -> None:
     named = [None if math.isinf(budget) else budget for budget in budgets]  # None: the end
     known = {task: each._asdict() for task, each in results.known.items()}
     file.write_text(json.dumps({"budgets": named, "known": known, "runs": runs}))
+
+
+def read(files: Sequence[Path]) -> tuple[Results, list[float]]:
+    """Return the runs of files that `write` has written for the same tasks, and the budgets of the first one."""
+    written = [json.loads(file.read_text()) for file in files]
+    known = {task: Known(**each) for one in written for task, each in one["known"].items()}
+    runs = [_run(**each) for one in written for each in one["runs"]]
+    return Results(runs, known), [math.inf if budget is None else budget for budget in written[0]["budgets"]]
+
+
+def _run(seen: Sequence[Sequence[float]], results: Sequence[Sequence[float]], regrets: object, **others: Any) -> Run:
+    rises, ends = ([(spent, score) for spent, score in each] for each in (seen, results))
+    return Run(seen=tuple(rises), results=tuple(ends), **others)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Show simulated searches of several files together.")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")
+    options = parser.parse_args(arguments)
+    results, budgets = read(options.files)
+    show(results, budgets)
+    if options.plot:
+        plot(results, max(budget for budget in budgets if not math.isinf(budget)), options.plot)
+
+
+if __name__ == "__main__":
+    main()

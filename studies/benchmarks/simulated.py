@@ -17,9 +17,9 @@ the 52 epochs of LCBench, of all workers together. With `--trials` each search h
 simulated to its end. There the regret is that of the trial which a search returns, the best of the complete ones, after
 its last epoch; beside it is the regret of what the others would return at the cost of ours. Of each strategy the mean
 over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task
-are alike (with one task: over its seeds). Then ours is divided by the best of the others, which these very means show,
-and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1,
-and - if it is above.
+are alike (with one task: over its seeds). Then the regret of hpsearch is divided by that of the best other strategy by
+these very means, and by that of transformers' default: TPE with median pruning. A ratio is marked + if its whole
+interval is below 1, and - if it is above.
 
 The best score known is that of the table, or of a long search of each task alone, which is kept in `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.

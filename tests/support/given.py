@@ -56,7 +56,8 @@ def with_a_text_trainer() -> Names:
     texts = {"train": classification_data(32), "dev": classification_data(16, seed=1), "tokenizer": small_tokenizer()}
 
     def text_model(trial: Any = None) -> torch.nn.Module:
-        return bert_classifier(dropout=trial.params["model.hidden_dropout_prob"])
+        read = {name: trial.params[name] for name in trial.params}
+        return bert_classifier(dropout=read.get("model.hidden_dropout_prob", 0.0))
 
     return {**everywhere(), **texts, "model_init": text_model, "new_model": bert_classifier}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
@@ -62,8 +63,8 @@ def make_folds(
         splitter = folds
     by = [" ".join(repr(splitter).split()), *(f"{name}={given!r}" for name, given in names.items())]
 
-    def split() -> Folds:
-        pairs = splitter.split(np.zeros(samples), columns.get("stratify"), columns.get("groups"))
+    def split(by_columns: Mapping[str, Any] = columns) -> Folds:
+        pairs = splitter.split(np.zeros(samples), by_columns.get("stratify"), by_columns.get("groups"))
         return Folds.of_pairs(pairs, ", ".join(by), samples)
 
     try:
@@ -76,6 +77,12 @@ def make_folds(
         raise StudyError(
             f"folds={folds!r} makes other folds each time, so the study could not be continued: give it a random_state."
         )
+    for name, given in names.items():
+        without = None
+        with contextlib.suppress(TypeError, ValueError):  # the splitter needs the column
+            without = split({other: each for other, each in columns.items() if other != name})
+        if without is not None and without.identity == found.identity:
+            raise StudyError(f"{name}={given!r} has no effect on folds={folds!r}, which makes the same without it.")
     return found
 
 

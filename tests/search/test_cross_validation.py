@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import Timeout
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold, cross_val_score
 from torch.utils.data import Subset
@@ -29,7 +31,9 @@ from hpsearch import (
     tune,
 )
 from hpsearch.search.folds import Folds
+from hpsearch.search.store.refit_file import REFIT_LOCK
 from hpsearch.search.trial import FixedTrial
+from hpsearch.system.files import file_lock
 from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from hpsearch.trial.preflight import Draw, _trial_of
 from tests.support.searching import AtStep, HearsNotices, interrupt, same_but_time, states
@@ -176,6 +180,21 @@ def test_a_refit_trains_the_best_parameters_on_all_data_once(tmp_path: Path) -> 
     assert again.checkpoint == best.checkpoint
     assert not any("on all 20 samples" in each for each in heard.notices)
     assert (tmp_path / "study" / "refit" / "weights" / "refit.json").stat().st_mtime_ns == written
+
+
+def test_no_other_process_trains_the_same_refit_meanwhile(tmp_path: Path) -> None:
+    lock = file_lock(tmp_path / "study" / REFIT_LOCK, thread_local=False)
+    free: list[bool] = []
+
+    def try_it() -> None:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+        free.append(lock.is_locked)
+        lock.release(force=True)
+
+    search(tmp_path)
+    search(tmp_path, AtStep(try_it, 0, 1), refit=True)
+    assert free == [False]
 
 
 def test_a_refit_ends_after_the_median_of_what_the_folds_selected(tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ class Stream(IterableDataset[Any]):
             {},
             "cannot split the train_dataset: .* names the column that a stratified splitter needs",
         ),
+        (KFold(3), {"stratify": "kind"}, r"stratify='kind' has no effect on folds=KFold\(.*makes the same without it"),
+        (GroupKFold(3), {"groups": "user", "stratify": "kind"}, "stratify='kind' has no effect on folds=GroupKFold"),
         (KFold(3, shuffle=True), {}, "makes other folds each time, .* give it a random_state"),
         (5, {"data": [{"a": torch.ones(4)}] * 9, "stratify": "a"}, "stratify='a' must be a column with one value"),
         (None, {"stratify": "kind"}, "stratify='kind' says how folds are made; pass folds too"),

@@ -26,6 +26,8 @@ TRANSFORMERS |= {"ProgressCallback", "TrainerCallback", "TrainerControl", "Train
 # The words of code in sentences and cells that are on two lines.
 BROKEN = """() => [...document.querySelectorAll('.md-content :not(pre) > code .word')]
   .filter(each => each.getClientRects().length > 1).map(each => each.textContent)"""
+TABLES_ARE_WRAPPED = "!document.querySelector('.md-content table:not(.md-typeset__table > table, pre table)')"
+EMPTY_HEADERS = "[...document.querySelectorAll('th')].filter(each => !each.textContent.trim()).length"
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +110,11 @@ def test_pages_have_no_serious_barrier_and_no_broken_code(site: Path, browser: A
     page.on("request", lambda each: requested.append(each.url))
     for name in LOOKED_AT:
         page.goto((site / name / "index.html").as_uri())
-        page.wait_for_function("!document.querySelector('.md-content table:not(.md-typeset__table > table, pre table)')")
+        page.wait_for_function(TABLES_ARE_WRAPPED)
         assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
         assert page.query_selector(".md-content code .word") is not None
         assert page.evaluate(BROKEN) == []
-        assert page.evaluate("[...document.querySelectorAll('th')].filter(each => !each.textContent.trim()).length") == 0
+        assert page.evaluate(EMPTY_HEADERS) == 0
         found = axe.run(page).response["violations"]
         assert [each for each in found if each["impact"] in ("serious", "critical")] == [], name
     assert [each for each in requested if not each.startswith(("file:", "data:", "blob:"))] == []

@@ -33,8 +33,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# To read it, also without a network: python3 -m http.server --directory build/site
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_COLOR=1 $(BIN)/python -m zensical build --strict --clean
 
 benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.step
@@ -65,4 +66,4 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	touch $@ $(VENV)/.studies
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .cache build dist *.egg-info

@@ -758,7 +758,7 @@ class Trainer(Recipe):
         Several processes may make the call at the same time. Under `torchrun`, all processes make it, and train each
         trial together.
 
-        Args:
+        Args: Space and objective
             hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
                 that suggests (``trial.suggest_float(...)``) and returns the parameters as a dict, or None to use all
                 it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
@@ -767,55 +767,30 @@ class Trainer(Recipe):
                 these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
                 with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
                 online reinforcement learning (GRPO, RLOO), the reward.
-            n_trials: the study's total of trials, with failed and pruned ones. Default: 20; with a `budget`, no limit.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
             directions: a list of directions, as Optuna calls it; the same as `direction`.
-            backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
-                machine; or ``"ray"``: on a cluster.
-            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
-            study_name: the name of the study, and of its folder inside `args.output_dir`.
             scope: the reports of a trial that determine its value and its checkpoint: ``last``, ``all`` (the best),
                 ``avg``, ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
             constraints: the bounds that the best trial must satisfy: texts such as ``"num_parameters <= 1e6"`` or
                 ``"runtime <= 2"``, or `Constraint`s.
-            pruning_metric: with several objectives, a metric by which trials are pruned in place of rungs.
-            keep_checkpoints: the number of best trials that keep their weights on disk (with several objectives, 1
-                keeps those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
+
+        Args: Budgets
+            n_trials: the study's total of trials, with failed and pruned ones. Default: 20; with a `budget`, no limit.
+            budget: full training runs, of all trials of the study together, at least 1. A trial costs the fraction of
+                its own training run that it has trained. No trial is stopped in the middle.
             timeout: seconds for this call; at its end, a running trial is stopped at its next step. Without `n_trials`,
                 `max_epochs` and `budget`, a trial's cost is its measured seconds, so the choices are not reproducible.
             trial_timeout: seconds for one trial.
             max_epochs: passes over the data, of all trials of the study together.
             trial_max_epochs: passes over the data for one trial; its learning-rate schedule is still that of its
                 `num_train_epochs`.
-            budget: full training runs, of all trials of the study together, at least 1. A trial costs the fraction of
-                its own training run that it has trained. No trial is stopped in the middle.
-            repeats: the most training runs of a trial: 3 trains the best third of the complete trials with another
-                seed, and the best third of these with a third one, and compares means. Replicas do not count in
-                `n_trials`, but in the budgets; see `docs/search.md`.
-            folds: cross-validation on `train_dataset`, without an `eval_dataset`: the number of folds (shuffled with
-                `seed`), a splitter of scikit-learn, or pairs of training and evaluation indices. A trial is trained on
-                the first fold, and the best trials on the others too; the result is the mean. See
-                `docs/cross-validation.md`.
-            groups: the column of `train_dataset` whose equal values stay in one fold.
-            stratify: the column of `train_dataset` whose values are about as frequent in each fold.
-            refit: with `folds`, train the best parameters on all of `train_dataset` at the end, which is the model of
-                the best run; without it there is none. It counts in no budget.
-            max_failures: stop after this many consecutive failures; None: no limit.
-            oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
-            start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
-                own arguments), or a list of these. The sampler chooses the missing ones.
-            seed: the seed of the sampler; default `args.seed`.
-            preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
-                where it will run, on a model that is then discarded, so that a mistake costs no trial.
-            callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
-                after `study.stop()` no further trial starts.
-            progress: show a live view; or a `SearchListener` of your own.
-            test_dataset: a dataset, or a dict of datasets, that nothing else in the search reads. When the search has
-                come to its end, the best run is evaluated on it once, and so are the defaults. For one objective and
-                one process; see `docs/search.md`.
-            test_defaults: whether to train a model with this trainer's own arguments, once, to compare it with the best
-                run on `test_dataset`. It is no trial and counts in no budget.
+            terminator: True ends the search when it stops improving: with rungs, after 30 consecutive trials without a
+                new best at any rung (15 if the Gaussian process expects no improvement); without rungs, after 30
+                results without a new best. Or an `optuna.terminator.BaseTerminator`, which sees the trials with a
+                result.
+
+        Args: Sampling and pruning
             sampler: an `optuna.samplers.BaseSampler`, or the name of one, which uses `seed`: ``"tpe"``,
                 ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``.
                 Default: a Gaussian process over the learning curves of all trials; with an Optuna pruner or several
@@ -827,15 +802,52 @@ class Trainer(Recipe):
                 `pruning_metric`, with a sampler that tries everything, or with fewer than four trials. Or an
                 `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None or
                 ``"none"``: every trial runs to completion.
-            storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
-                ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
-            terminator: True ends the search when it stops improving: with rungs, after 30 consecutive trials without a
-                new best at any rung (15 if the Gaussian process expects no improvement); without rungs, after 30
-                results without a new best. Or an `optuna.terminator.BaseTerminator`, which sees the trials with a
-                result.
+            pruning_metric: with several objectives, a metric by which trials are pruned in place of rungs.
+            start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
+                own arguments), or a list of these. The sampler chooses the missing ones.
             start_from: another study, which warm-starts the sampler: an `optuna.Study`, the best run or summary of a
                 search, the URL or journal file of a storage, or a `WarmStart`, which names the study in a storage or
                 renames parameters.
+            seed: the seed of the sampler; default `args.seed`.
+
+        Args: Repeats, folds and test set
+            repeats: the most training runs of a trial: 3 trains the best third of the complete trials with another
+                seed, and the best third of these with a third one, and compares means. Replicas do not count in
+                `n_trials`, but in the budgets; see `docs/repeats.md`.
+            folds: cross-validation on `train_dataset`, without an `eval_dataset`: the number of folds (shuffled with
+                `seed`), a splitter of scikit-learn, or pairs of training and evaluation indices. A trial is trained on
+                the first fold, and the best trials on the others too; the result is the mean. See
+                `docs/cross-validation.md`.
+            groups: the column of `train_dataset` whose equal values stay in one fold.
+            stratify: the column of `train_dataset` whose values are about as frequent in each fold.
+            refit: with `folds`, train the best parameters on all of `train_dataset` at the end, which is the model of
+                the best run; without it there is none. It counts in no budget.
+            test_dataset: a dataset, or a dict of datasets, that nothing else in the search reads. When the search has
+                come to its end, the best run is evaluated on it once, and so are the defaults. For one objective and
+                one process; see `docs/test-set.md`.
+            test_defaults: whether to train a model with this trainer's own arguments, once, to compare it with the best
+                run on `test_dataset`. It is no trial and counts in no budget.
+
+        Args: Failures
+            preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
+                where it will run, on a model that is then discarded, so that a mistake costs no trial.
+            max_failures: stop after this many consecutive failures; None: no limit.
+            oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
+
+        Args: The study
+            study_name: the name of the study, and of its folder inside `args.output_dir`.
+            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
+            storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
+                ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
+            keep_checkpoints: the number of best trials that keep their weights on disk (with several objectives, 1
+                keeps those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
+            progress: show a live view; or a `SearchListener` of your own.
+            callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
+                after `study.stop()` no further trial starts.
+
+        Args: Parallel trials
+            backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
+                machine; or ``"ray"``: on a cluster.
             n_jobs: the number of parallel trials on this machine, each in its own worker; -1: one on each GPU, or on
                 each core if there is no GPU; None: as many as `devices`, `trials_per_device` and `processes_per_trial`
                 allow; 1, or None without these: one trial at a time, in this process. On Ray, use

@@ -51,6 +51,11 @@ def with_trainer() -> Names:
     return {**names, "trainer": trainer, "space": space, "args": args, "tokenizer": small_tokenizer()}
 
 
+def with_a_best_run() -> Names:
+    names = with_trainer()
+    return {**names, "best": names["trainer"].hyperparameter_search(names["space"], n_trials=2, progress=False)}
+
+
 def with_a_text_trainer() -> Names:
     """As `with_trainer`, for the page whose data are texts."""
     texts = {"train": classification_data(32), "dev": classification_data(16, seed=1), "tokenizer": small_tokenizer()}
@@ -156,12 +161,20 @@ def offline_tracker() -> Names:
 GIVEN: dict[str, Callable[[], Names]] = {
     "README": with_a_text_trainer,
     "bring-your-trainer": other_trainers,
+    "budgets": with_trainer,
     "coming-from-wandb-sweeps": offline_tracker,
+    "continue-a-study": with_trainer,
+    "define-a-space": with_trainer,
+    "failures": with_a_best_run,
     "how-search-decides": promoted,
     "hub": with_a_hub,
+    "objectives": with_trainer,
     "parallel": in_workers,
+    "repeats": with_trainer,
+    "results": with_trainer,
     "search": with_trainer,
     "seq2seq": sequence_to_sequence,
+    "test-set": with_trainer,
 }
 
 

@@ -16,6 +16,7 @@ from tests.support.models import (
     classification_data,
     gpt2_language_model,
     language_data,
+    llama_language_model,
     small_tokenizer,
     word_tokenizer,
 )
@@ -128,6 +129,12 @@ def other_trainers() -> Names:
     }
 
 
+def a_language_model() -> Names:
+    """A tiny Llama in the folder `base`, and token sequences."""
+    llama_language_model().save_pretrained("base")
+    return {"base": "base", "train": language_data(48), "dev": language_data(16, seed=1), "tokenizer": word_tokenizer()}
+
+
 def with_a_hub() -> Names:
     """A Hub on this machine, for as long as the program runs."""
     import huggingface_hub
@@ -158,6 +165,7 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "coming-from-wandb-sweeps": offline_tracker,
     "how-search-decides": promoted,
     "hub": with_a_hub,
+    "language-models": a_language_model,
     "parallel": in_workers,
     "search": with_trainer,
     "seq2seq": sequence_to_sequence,

@@ -1,4 +1,4 @@
-"""Every name on the page for coding agents exists, with the defaults that it has there."""
+"""What other programs read: every name on the page for coding agents exists; llms.txt and the citation are in order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 import hpsearch
 from hpsearch.cli.main import FAILED, INTERRUPTED, MISTAKEN, app
@@ -115,3 +116,10 @@ def test_llms_txt_follows_its_convention_and_lists_pages_that_exist() -> None:
     listed = [each[1] for line in links if (each := re.match(r"- \[[^]]+\]\(([\w/-]+)/\): \S", line))]
     assert len(links) == len(listed) == len(set(listed)) >= 30
     assert [each for each in listed if not (DOCS / f"{each}.md").is_file()] == []
+
+
+def test_the_citation_has_what_its_format_requires_and_the_version_of_the_package() -> None:
+    cited = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["version"] == hpsearch.__version__
+    assert f"version = {{{hpsearch.__version__}}}" in (DOCS / "cite.md").read_text(encoding="utf-8")

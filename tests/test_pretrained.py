@@ -149,6 +149,8 @@ def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: 
         (AutoModel, {"config": None}, r"does not take config"),
         (AutoModel, {"gguf_file": "weights.gguf"}, r"does not take gguf_file: it is for plain models"),
         (AutoModel, {"quantization_config": {"load_in_8bit": True}}, r"does not take quantization_config"),
+        (AutoModel, {"load_in_4bit": True}, r"does not take load_in_4bit.* Call from_pretrained in a model_init"),
+        (AutoModel, {"load_in_8bit": True}, r"does not take load_in_8bit"),
     ],
 )
 def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, message: str) -> None:

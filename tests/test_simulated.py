@@ -24,6 +24,7 @@ from studies.benchmarks.learning_curves import (
     Task,
     best_known,
 )
+from studies.benchmarks.number_of_trials import FewEvaluations
 from studies.benchmarks.recorded_curves import Grid, GridWithSeeds, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run, read
 from studies.benchmarks.repeats import SIDES, WithNoise, spread_of, with_noise
@@ -268,6 +269,28 @@ def test_a_shorter_training_ends_sooner_and_lower_and_learns_faster_until_then()
         if side < 1.0:
             assert curve[lengths[-1] - 1] + 1 < own[lengths[-1] - 1] < curve[-1] - 1
     assert lengths == [5, 16, 52]
+
+
+def test_few_evaluations_are_at_equal_distances_and_the_last_one_at_the_end() -> None:
+    whole = SyntheticTasks().task("synthetic-1")
+    points = np.random.default_rng(0).random((2, whole.dimensions))
+    for evaluations, epochs in ((1, [52]), (3, [18, 35, 52]), (5, [11, 21, 32, 42, 52]), (52, list(range(1, 53)))):
+        few = FewEvaluations(whole, evaluations)
+        places = np.array(epochs) - 1
+        assert few.epochs == few.length(points[0]) == evaluations
+        assert (few.curves(points) == whole.curves(points)[:, places]).all()
+        assert (few.times(points) == whole.times(points)[:, places]).all()
+
+
+@pytest.mark.process
+def test_more_evaluations_of_a_run_let_a_budget_begin_more_trials(tmp_path: Path) -> None:
+    size = ["--curves", "synthetic", "--tasks", "1", "--seeds", "1", "--evaluations", "1", "5", "--budgets", "10"]
+    command = ("-m", "studies.benchmarks.number_of_trials", "--cache", "cache", *size)
+    done = warm.run(*command, folder=tmp_path, environment=surroundings())
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^(1|5|random to completion) +(\d+) trials, [\d.]+$", done.stdout, re.MULTILINE)
+    once, often, at_random = (int(trials) for _, trials in rows)
+    assert once == at_random == 10 < often
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -52,11 +52,11 @@ class FromPretrained:
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
             if name in options:
                 raise InvalidInputError(f"FromPretrained does not take {name}: it sets that itself.")
-        for name in ("gguf_file", "quantization_config"):
-            if options.get(name) is not None:
+        for name in ("gguf_file", "quantization_config", "load_in_4bit", "load_in_8bit"):
+            if options.get(name):
                 raise InvalidInputError(
                     f"FromPretrained does not take {name}: it is for plain models, which can be rebuilt from their "
-                    "weights alone. Call from_pretrained in a function instead."
+                    "weights alone. Call from_pretrained in a model_init function instead."
                 )
         self._model_class, self._name_or_path, self._options = model_class, name_or_path, options
         self._class: Any = None
@@ -159,8 +159,8 @@ def _check_plain(model: PreTrainedModel) -> None:
     if is_quantized or getattr(model, "_hf_peft_config_loaded", False):
         what = "is quantized" if is_quantized else "has an adapter of PEFT"
         raise InvalidInputError(
-            f"{model.name_or_path} {what}: FromPretrained is for plain models, which can "
-            "be made again from their weights alone. Call from_pretrained in a function in its place."
+            f"{model.name_or_path} {what}: FromPretrained is for plain models, which can be rebuilt from their "
+            "weights alone. Call from_pretrained in a model_init function instead."
         )
 
 

@@ -240,6 +240,8 @@ SHARDED: dict[str, dict[str, Any]] = {
     "best": {"args": {"save_strategy": "epoch", "load_best_model_at_end": True}},
     "evaluated": {"args": {"eval_on_start": True}},
     "bf16": {"args": {"bf16": True, "num_train_epochs": 1}},
+    "adapters": {"args": {**EVERY_FIVE, "load_best_model_at_end": False}, "adapters": True},
+    "adapters_resumed": {"args": EVERY_FIVE, "adapters": True, "resume": "adapters/checkpoint-5"},
 }
 FSDP = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 
@@ -253,7 +255,7 @@ def test_a_model_sharded_over_two_processes_trains_saves_and_resumes_like_a_whol
     (tmp_path / "one").mkdir()
     alone = launch(tmp_path / "one", settings(tmp_path / "one", SHARDED, batch_size=8), "plain")
     both = launch(tmp_path, sharded(tmp_path, SHARDED), "torchrun")
-    for name in ("whole", "resumed", "best", "evaluated"):
+    for name in ("whole", "resumed", "best", "evaluated", "adapters", "adapters_resumed"):
         for report in both[name]:
             assert report["distribution"] == "DistributedType.FSDP"
             assert report["is_sharded"] is True
@@ -268,6 +270,11 @@ def test_a_model_sharded_over_two_processes_trains_saves_and_resumes_like_a_whol
     for name, tensor in safetensors.torch.load_file(saved / "model.safetensors").items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
     BertForSequenceClassification.from_pretrained(saved)
+    assert not list((tmp_path / "adapters").rglob("model.safetensors"))
+    for place in ("final", "checkpoint-5"):
+        expected = safetensors.torch.load_file(tmp_path / "one" / "adapters" / place / "adapter_model.safetensors")
+        received = safetensors.torch.load_file(tmp_path / "adapters" / place / "adapter_model.safetensors")
+        torch.testing.assert_close(received, expected, rtol=1e-4, atol=1e-5)
 
 
 ZERO_2 = {

@@ -52,7 +52,8 @@ def test_pages_that_are_run_elsewhere_are(tmp_path: Path) -> None:
         assert f'"{stem}.md"' in (ROOT / test).read_text(encoding="utf-8")
 
 
-def test_the_tests_that_a_page_names_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / "resume.md").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", ["resume", "what-is-tested-where"])
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
     assert len(set(named)) >= 10
     assert [each for each in named if not (ROOT / each).is_file()] == []

@@ -105,6 +105,12 @@ def remember_rows(prediction: Any) -> dict[str, float]:
     return {**accuracy(prediction), "rows": len(prediction.label_ids), "digest": digest}
 
 
+def adapted_classifier() -> Any:
+    import peft
+
+    return peft.get_peft_model(bert_classifier(dropout=0.0), peft.LoraConfig(task_type="SEQ_CLS", r=4))
+
+
 def build(case: dict[str, Any]) -> Trainer:
     args = TrainingArguments(use_cpu=True, report_to="none", disable_tqdm=True, **case["args"])
     task = case.get("task", "classification")
@@ -130,6 +136,8 @@ def build(case: dict[str, Any]) -> Trainer:
     elif task == "uneven_streams":
         kind = OwnPartTrainer
         parts["train_dataset"] = Stream(classification_data(size=40 if args.process_index == 0 else 24))
+    if case.get("adapters"):
+        parts["model_init"] = adapted_classifier
     if case.get("evaluates_a_given_model_first"):
         torch.manual_seed(0)
         parts["model"] = parts.pop("model_init")()

@@ -16,6 +16,7 @@ from tests.support.models import (
     classification_data,
     gpt2_language_model,
     language_data,
+    llama_language_model,
     small_tokenizer,
     word_tokenizer,
 )
@@ -134,6 +135,12 @@ def other_trainers() -> Names:
     }
 
 
+def a_language_model() -> Names:
+    """A tiny Llama in the folder `base`, and token sequences."""
+    llama_language_model().save_pretrained("base")
+    return {"base": "base", "train": language_data(48), "dev": language_data(16, seed=1), "tokenizer": word_tokenizer()}
+
+
 def with_a_hub() -> Names:
     """A Hub on this machine, for as long as the program runs."""
     import huggingface_hub
@@ -168,6 +175,7 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "failures": with_a_best_run,
     "how-search-decides": promoted,
     "hub": with_a_hub,
+    "language-models": a_language_model,
     "objectives": with_trainer,
     "parallel": in_workers,
     "repeats": with_trainer,

@@ -14,6 +14,8 @@ from transformers import (
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -36,6 +38,18 @@ def bert_classifier(hidden: int = 32, layers: int = 1, dropout: float = 0.1) -> 
 def gpt2_language_model() -> GPT2LMHeadModel:
     """A GPT-2 language model over a vocabulary of 100."""
     return GPT2LMHeadModel(GPT2Config(vocab_size=100, n_positions=32, n_embd=32, n_layer=1, n_head=2))
+
+
+def llama_language_model(hidden: int = 32) -> LlamaForCausalLM:
+    """A Llama over a vocabulary of 100."""
+    config = LlamaConfig(
+        vocab_size=100,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    return LlamaForCausalLM(config)
 
 
 def classification_data(size: int = 60, length: int = 12, seed: int = 0) -> list[dict[str, Any]]:

@@ -37,9 +37,9 @@ def best_of(here: Path) -> dict[str, Any]:
 def test_show_lists_every_trial_best_first(here: Path, told: Told) -> None:
     code, out, _ = told("show")
     assert code == 0
-    lines = [line for line in out.splitlines() if line[:5].strip().isdecimal()]
-    assert sorted(int(line.split()[0]) for line in lines) == list(range(TRIALS))
-    assert int(lines[0].split()[0]) == best_of(here)["trial"]
+    rows = [found for line in out.splitlines() if (found := re.match(r" *(\d+)(\*?) +[a-z]+ ", line))]
+    assert sorted(int(row[1]) for row in rows) == list(range(TRIALS))
+    assert [int(row[1]) for row in rows if row[2]] == [int(rows[0][1])] == [best_of(here)["trial"]]
 
 
 def test_show_says_what_the_test_set_said_and_how_often_it_was_evaluated(here: Path, told: Told) -> None:

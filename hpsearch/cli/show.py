@@ -85,6 +85,8 @@ def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRecord]
         console.print(Text(f"in all trials: {same}"), style="dim")
     for line in _lines(table, shown, summary, console.width):
         console.print(line)
+    if not shown:
+        console.print("no such trial", style="dim")
     if of > len(shown):
         console.print(f"{counted(of - len(shown), 'more trial')}: --limit {of}", style="dim")
     for sentence in failures_in_words(shown):

@@ -9,10 +9,11 @@ from typing import Any
 from ..errors import StudyError, one_of
 from ..reports.tables import sparkline
 from ..search.metrics.objective import MINIMIZE
+from ..search.metrics.replicas import are_folds, runs_of
 from ..search.result.best_run import SearchSummary
 from ..search.store.stored_study import StoredStudy
 from ..search.study import EPOCH, Study, flat
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial import FOLD, REPLICA, TrialRecord, TrialState
 from ..system.spelling import nearest_name
 from .aligned_numbers import aligned, is_number
 from .table_layout import Column, short_names
@@ -41,27 +42,28 @@ def trial_table(summary: SearchSummary, shown: Sequence[TrialRecord], wanted: Se
     Args:
         summary: all trials of the study.
         shown: the trials in the rows.
-        wanted: the names of the columns, in their order; the trial is always the first. None: what varies.
+        wanted: the names of the columns, in their order; the trial is always the first. Empty: what varies.
 
     Raises:
         StudyError: there is no such column.
     """
     study = summary.study
     constants = constant_parameters(summary.records)
-    varying = [name for name in _parameter_names(summary) if name not in constants]
-    figures = _figures(study, shown)
+    figures = _figures(summary, shown)
+
+    def parameter(name: str) -> Column:
+        return _parameter_column(name, [parameters(each).get(name) for each in shown])
+
+    columns = [_number_column(shown, {each.number for each in summary.best()})]
     if wanted:
-        names = [each for name in wanted for each in _columns_named("--columns", name, summary)]
+        names = dict.fromkeys(each for name in wanted for each in _columns_named("--columns", name, summary))
+        columns += [figures[name]() if name in figures else parameter(name) for name in names if name != TRIAL]
+        constants = {name: each for name, each in constants.items() if name not in names}
     else:
-        names = [*_first_columns(study, shown), *varying, f"{study.unit}s", "seconds", "curve"]
-    best = {each.number for each in summary.best()}
-    columns = [_number_column(shown, best)]
-    for name in dict.fromkeys(names):
-        if name in figures:
-            columns.append(figures[name]())
-        elif name != TRIAL:
-            columns.append(_parameter_column(name, [parameters(each).get(name) for each in shown]))
-    return TrialTable({name: each for name, each in constants.items() if name not in names}, columns)
+        columns += [figures[name]() for name in _first_columns(study, shown)]
+        columns += [parameter(name) for name in _parameter_names(summary) if name not in constants]
+        columns += [figures[name]() for name in (f"{study.unit}s", "seconds", "curve")]
+    return TrialTable(constants, columns)
 
 
 def parameters(record: TrialRecord) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _key(by: str, summary: SearchSummary) -> Callable[[TrialRecord], object]:
         f"{study.unit}s": lambda record: record.epochs,
         "seconds": lambda record: record.seconds,
         "seed": lambda record: record.seed,
-        "replica": lambda record: None if record.replica is None else (record.replica.trial, record.replica.offset),
+        REPLICA: lambda record: None if record.replica is None else (record.replica.trial, record.replica.offset),
     }
     return figures.get(name, lambda record: parameters(record).get(name))
 
@@ -147,12 +149,12 @@ def _columns_named(option: str, name: str, summary: SearchSummary) -> list[str]:
     objectives = [each.name for each in study.objectives]
     if name == VALUE:
         return objectives
-    fields = [TRIAL, "state", *objectives, f"{study.unit}s", "seconds", "seed", "replica"]
-    fields += [] if option == "--sort" else ["curve", *(each.name for each in study.constraints)]
+    fields = [TRIAL, "state", *objectives, f"{study.unit}s", "seconds", "seed", REPLICA]
+    fields += [] if option == "--sort" else ["mean", "curve", *(each.name for each in study.constraints)]
     names = list(dict.fromkeys([*fields, *_parameter_names(summary)]))
     aliases = {short: whole for whole, short in short_names(names).items()}
     aliases |= {each.removeprefix("eval_"): each for each in objectives}
-    aliases |= {"number": TRIAL, f"{EPOCH}s": f"{study.unit}s"}
+    aliases |= {"number": TRIAL, f"{EPOCH}s": f"{study.unit}s", FOLD: REPLICA}
     if name in names or name in aliases:
         return [name if name in names else aliases[name]]
     allowed = [VALUE, *names]
@@ -160,18 +162,25 @@ def _columns_named(option: str, name: str, summary: SearchSummary) -> list[str]:
 
 
 def _first_columns(study: Study | StoredStudy, shown: Sequence[TrialRecord]) -> list[str]:
-    replicas = ["replica"] if any(each.replica is not None for each in shown) else []
-    return [*replicas, "state", *(each.name for each in study.objectives), *(each.name for each in study.constraints)]
+    names = [each.name for each in study.objectives]
+    if any(each.replica is not None for each in shown):
+        names = [REPLICA, "state", names[0], "mean", *names[1:]]
+    else:
+        names = ["state", *names]
+    return [*names, *(each.name for each in study.constraints)]
 
 
-def _figures(study: Study | StoredStudy, shown: Sequence[TrialRecord]) -> Mapping[str, Callable[[], Column]]:
+def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[str, Callable[[], Column]]:
     """Return what makes the columns that are no parameters, by name."""
+    study = summary.study
+    means = {each.trial.number: each.mean.value for each in runs_of(summary.records) if len(each.records) > 1}
 
     def column(name: str, texts: Sequence[str], is_text: bool = False) -> Callable[[], Column]:
         return lambda: Column(name.removeprefix("eval_"), tuple(texts), is_text)
 
     figures = {
-        "replica": column("replica", ["" if each.replica is None else str(each.replica) for each in shown], True),
+        REPLICA: column(_kind_of_replicas(summary.records), [_replica(each) for each in shown]),
+        "mean": column("mean", aligned([means.get(each.number) for each in shown], digits=4)),
         "state": column("state", [each.state.value for each in shown], True),
         f"{study.unit}s": column(f"{study.unit}s", aligned([float(each.epochs) for each in shown])),
         "seconds": column("seconds", [f"{each.seconds:.1f}" for each in shown]),
@@ -207,6 +216,14 @@ def _values(shown: Sequence[TrialRecord], place: int) -> list[str]:
         f"{text} " if is_result or not text else f"({text.strip()}){' ' * (len(text) - len(text.rstrip()))}"
         for is_result, text in zip(are_results, texts, strict=True)
     ]
+
+
+def _replica(record: TrialRecord) -> str:
+    return "" if record.replica is None else f"{record.replica.offset} of {record.replica.trial}"
+
+
+def _kind_of_replicas(records: Sequence[TrialRecord]) -> str:
+    return FOLD if are_folds(records) else REPLICA
 
 
 def _holds(record: TrialRecord, constraint: str) -> str:

@@ -27,7 +27,7 @@ def compare(
     study: Annotated[Path | None, typer.Option(help="Folder of the study of the trials.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two trials of a study, or two studies. What differs is marked.
+    """Compare two trials of a study, or two studies, and mark the differences.
 
     Every training argument, version or data set that is recorded and differs is listed, also if it was not searched.
 

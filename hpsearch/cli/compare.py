@@ -16,9 +16,11 @@ from rich.text import Text
 from ..errors import StudyError
 from ..search.store.stored_study import StoredStudy
 from ..searching.opened_study import open_study
-from .differences import NOT_RECORDED, Row, rows_of_studies, rows_of_trials
+from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials
 from .json_output import JsonOption, print_json
 from .which_study import study_folder, trial_of
+
+_WIDTH_OF_NAMES = 34
 
 
 def compare(
@@ -54,13 +56,14 @@ def compare(
     if as_json:
         print_json({"kind": kind, "names": names, "rows": [each.to_json() for each in rows]})
     else:
-        _print(f"two {kind}{of}", names, rows)
+        _print(f"two {kind}{of}", names, in_short(rows))
 
 
 def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
-    table.add_column("", no_wrap=True)
+    longest = max(len(each.name) for each in rows)
+    table.add_column("", overflow="fold", min_width=min(longest, _WIDTH_OF_NAMES), max_width=_WIDTH_OF_NAMES)
     for name in names:
         table.add_column(Text(name), overflow="fold")
     for group, members in groupby(rows, key=lambda each: each.group):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from ..reports.tables import count_states, format_duration, format_value, sparkline
@@ -16,6 +17,7 @@ from ..system.json_types import JsonObject
 from .trial_table import parameters
 
 _POINTS_OF_CURVE = 20
+_MOST_LACKING = 20
 _RESULT, _PARAMETERS, _STUDY, _SPACE, _BEST = "result", "parameters", "study", "space", "best trial"
 _SESSION = "session"
 _THEN = " → "
@@ -107,6 +109,24 @@ def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:
     return [*rows, *_further_differences(recorded, names)]
 
 
+def in_short(rows: Sequence[Row]) -> list[Row]:
+    """Return rows for a terminal: if many values of a group are recorded on one side only, they become one row.
+
+    So a study of a plain function, which has no training arguments, does not list all those of the other study.
+    """
+    short: list[Row] = []
+    for _, members in groupby(rows, key=lambda each: each.group):
+        group = list(members)
+        for side in (0, 1):
+            lacking = [each for each in group if each.values[side] is NOT_RECORDED]
+            if len(lacking) > _MOST_LACKING:
+                texts = ("-", "recorded") if side == 0 else ("recorded", "-")
+                summed = Row(group[0].group, f"{len(lacking)} values", lacking[0].values, texts)
+                group = [*(each for each in group if each not in lacking), summed]
+        short += group
+    return short
+
+
 def _further_differences(recorded: Sequence[Mapping[str, object]], known: Collection[str]) -> list[Row]:
     """Return what differs in the arguments, the data, the versions and so on, except what has a row already."""
     by_group: dict[str, list[Row]] = {}
@@ -149,7 +169,7 @@ def _flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, obje
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             found.update(_flattened(value, f"{prefix}{name}."))
-        else:
+        elif prefix or value != {}:  # a group without values says nothing
             found[f"{prefix}{name}"] = value
     return found
 

@@ -92,6 +92,14 @@ def test_trials_of_different_sessions_differ_in_the_arguments_of_these(here: Pat
     assert ("arguments", "learning_rate") not in found
 
 
+def test_many_values_that_only_one_study_records_are_one_line_in_a_terminal(here: Path, told: Told) -> None:
+    other = changed_copy(here, lambda settings: settings["sessions"][0].update(arguments={"max_grad_norm": 0.5}))
+    count = len(differing(told("compare", "runs/spirals", other, "--json")[1]))
+    _, out, _ = told("compare", "runs/spirals", other)
+    lines = [line.split() for line in out.splitlines() if line.startswith(" ≠")]
+    assert lines == [["≠", "max_grad_norm", "1.0", "0.5"], ["≠", str(count - 1), "values", "recorded", "-"]]
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_names_are_whole_and_no_line_is_wider_than_the_terminal(
     here: Path, told: Told, monkeypatch: pytest.MonkeyPatch, columns: str

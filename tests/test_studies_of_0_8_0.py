@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,8 @@ def test_the_storage_has_the_same_trials(name: str, folder: Path) -> None:
 def test_show_lists_every_trial_with_its_state(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(folder), "--sort", "number"]) == 0
     out = capfd.readouterr().out
-    rows = [line.split()[:2] for line in out.splitlines() if line[:5].strip().isdecimal()]
-    assert rows == [[str(each["number"]), each["state"]] for each in expected(name)["trials"]]
+    rows = re.findall(r"^ *(\d+)[* ] +([a-z]+)", out, re.MULTILINE)
+    assert rows == [(str(each["number"]), each["state"]) for each in expected(name)["trials"]]
     assert name in out
 
 

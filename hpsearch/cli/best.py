@@ -23,7 +23,9 @@ from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
 from ..searching.opened_study import open_study
 from ..system.files import whole_folder, write_json
+from ..system.json_types import JsonObject
 from ..trial.acting_arguments import acts_outside
+from .json_output import JsonOption, print_json
 from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"
@@ -44,6 +46,7 @@ def best(
     form: Annotated[Format, typer.Option("--format", help="Format of the parameters.")] = Format.TEXT,
     trial: Annotated[int | None, typer.Option(help="Number of a trial (default: the best).")] = None,
     export: Annotated[Path | None, typer.Option(help="Copy the trial's model to this folder.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the parameters of the best trial; with several objectives, of all on the Pareto front.
 
@@ -52,6 +55,10 @@ def best(
     eval "python train.py $(hpsearch best --format flags)"
     hpsearch best runs/digits --export model/
     """
+    if as_json and form is not Format.TEXT:
+        raise StudyError(
+            "--format prints the parameters, --json the values and the weights too: leave one of them out."
+        )
     folder = study_folder(study)
     summary = open_study(folder)
     say_problems(summary)
@@ -68,7 +75,30 @@ def best(
             )
         _export(records[0], summary, export)
         print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
-    print(_printed(records, summary, form))
+    if as_json:
+        print_json(_as_json(records, summary))
+    else:
+        print(_printed(records, summary, form))
+
+
+def _as_json(records: Sequence[TrialRecord], summary: SearchSummary) -> JsonObject:
+    study = summary.study
+    return {
+        "study": study.name,
+        "folder": str(study.folder),
+        "scope": study.scope,
+        "objectives": [{"name": each.name, "direction": each.direction} for each in study.objectives],
+        "trials": [
+            {
+                "number": each.number,
+                "state": each.state.value,
+                "values": list(each.values),
+                "hyperparameters": each.hyperparameters,
+                "checkpoint": None if each.checkpoint is None else str(each.checkpoint),
+            }
+            for each in records
+        ],
+    }
 
 
 def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -13,22 +14,24 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import StudyError
-from ..reports.tables import count_states, format_clock, format_value, sparkline
-from ..search.result.best_run import SearchSummary
 from ..search.store.stored_study import StoredStudy
-from ..search.study import flat
-from ..search.trial import TrialRecord
 from ..searching.opened_study import open_study
-from ..system.json_types import JsonObject
+from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials
+from .json_output import JsonOption, print_json
 from .which_study import study_folder, trial_of
+
+_WIDTH_OF_NAMES = 34
 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Number of a trial, or folder of a study.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     study: Annotated[Path | None, typer.Option(help="Folder of the study of the trials.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare two trials of a study, or two studies. What differs is in bold.
+    """Compare two trials of a study, or two studies, and mark the differences.
+
+    Every training argument, version or data set that is recorded and differs is listed, also if it was not searched.
 
     \b
     hpsearch compare 3 17 --study runs/digits
@@ -37,87 +40,41 @@ def compare(
     numbers = [each for each in (first, second) if each.isdecimal()]
     if len(numbers) == 1:
         raise StudyError(f"compare {first} {second}: name two trials by number, or two studies by folder.")
+    if study is not None and not numbers:
+        raise StudyError("--study names the study of two trials, but here two studies are compared.")
     if numbers:
         summary = open_study(study_folder(study))
+        kind, of = "trials", f" of {summary.study.name}"
+        names = [f"trial {int(each)}" for each in numbers]
         pair = [trial_of(summary.records, int(each)) for each in numbers]
-        _print(f"two trials of {summary.study.name}", [str(each.number) for each in pair], _of_trials(pair, summary))
-        return
-    if study is not None:
-        raise StudyError("--study names the study of two trials, but here two studies are compared.")
-    summaries: list[SearchSummary] = [open_study(study_folder(Path(each))) for each in (first, second)]
-    _print("two studies", [str(each.study.folder) for each in summaries], _of_studies(summaries))
+        rows = rows_of_trials(pair, StoredStudy.read(summary.study.folder))
+    else:
+        summaries = [open_study(study_folder(Path(each))) for each in (first, second)]
+        kind, of = "studies", ""
+        names = [str(each.study.folder) for each in summaries]
+        rows = rows_of_studies(summaries)
+    if as_json:
+        print_json({"kind": kind, "names": names, "rows": [each.to_json() for each in rows]})
+    else:
+        _print(f"two {kind}{of}", names, in_short(rows))
 
 
-def _print(title: str, names: list[str], rows: list[tuple[str, list[str]]]) -> None:
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
+    longest = max(len(each.name) for each in rows)
+    table.add_column("", overflow="fold", min_width=min(longest, _WIDTH_OF_NAMES), max_width=_WIDTH_OF_NAMES)
     for name in names:
         table.add_column(Text(name), overflow="fold")
-    for label, values in rows:
-        table.add_row(Text(label), *map(Text, values), style="bold" if len(set(values)) > 1 else "dim")
-    Console(highlight=False).print(table)
-
-
-def _of_trials(pair: list[TrialRecord], summary: SearchSummary) -> list[tuple[str, list[str]]]:
-    def row(label: str, shown: Callable[[TrialRecord], object]) -> tuple[str, list[str]]:
-        return label, [str(shown(each)) for each in pair]
-
-    rows = [row("state", lambda each: each.state.value)]
-    for place, objective in enumerate(summary.study.objectives):
-        rows.append((objective.name, [format_value(_at(each.values, place)) for each in pair]))
-    rows.append(row("curve", lambda each: sparkline([report.value for report in each.reports][-20:])))
-    rows.append(row(f"{summary.study.unit}s", lambda each: f"{each.epochs:.3g}"))
-    rows.append(row("seconds", lambda each: f"{each.seconds:.1f}"))
-    for name in dict.fromkeys(name for each in pair for name in each.hyperparameters):
-        rows.append((name, [format_value(each.hyperparameters.get(name, "-")) for each in pair]))
-    rows.append(row("seed", lambda each: each.seed))
-    if any(each.reason for each in pair):
-        rows.append(row("reason", lambda each: each.reason or "-"))
-    return rows
-
-
-def _of_studies(pair: list[SearchSummary]) -> list[tuple[str, list[str]]]:
-    def row(label: str, shown: Callable[[SearchSummary], object]) -> tuple[str, list[str]]:
-        return label, [str(shown(each)) for each in pair]
-
-    def best(summary: SearchSummary) -> str:
-        found = summary.best()
-        if not found:
-            return "-"
-        if len(summary.study.objectives) > 1:
-            return f"{len(found)} on the Pareto front"
-        return f"{format_value(found[0].value)} (trial {found[0].number})"
-
-    rows = [
-        row("objective", lambda each: each.study.description),
-        row("scope", lambda each: each.study.scope),
-        row("trials", lambda each: count_states(each.records)),
-        row("best", best),
-        row(
-            " or ".join(dict.fromkeys(f"{each.study.unit}s" for each in pair)),
-            lambda each: f"{sum(one.epochs for one in each.records):.4g}",
-        ),
-        row("training", lambda each: format_clock(sum(one.seconds for one in each.records))),
-    ]
-    settings = [StoredStudy.read(each.study.folder).settings for each in pair]
-    rows += [(name, [str(each.get(name, "-")) for each in settings]) for name in ("sampler", "pruner", "seed")]
-    spaces = [flat(each["space"]) for each in settings]
-    if all(spaces):
-        for name in dict.fromkeys(name for each in spaces for name in each):
-            rows.append((f"space of {name}", [_range(each.get(name)) for each in spaces]))
-    bests = [each.best()[0].hyperparameters if each.best() else {} for each in pair]
-    for name in dict.fromkeys(name for each in bests for name in each):
-        rows.append((f"best {name}", [format_value(each.get(name, "-")) for each in bests]))
-    return rows
-
-
-def _range(described: JsonObject | None) -> str:
-    if described is None:
-        return "-"
-    if "choices" in described:
-        return ", ".join(map(str, described["choices"]))
-    return f"{described['low']} to {described['high']}{', log' if described.get('log') else ''}"
-
-
-def _at(values: tuple[float, ...], place: int) -> object:
-    return values[place] if place < len(values) else "-"
+    for group, members in groupby(rows, key=lambda each: each.group):
+        table.add_section()
+        table.add_row("", Text(group, style="bold"))
+        for each in members:
+            mark = "≠" if each.differs else ""
+            table.add_row(mark, Text(each.name), *map(Text, each.texts), style="" if each.differs else "dim")
+    console = Console(highlight=False)
+    console.print(table)
+    notes = ["≠ differs"] if any(each.differs for each in rows) else ["nothing differs"]
+    if any(NOT_RECORDED in each.values for each in rows):
+        notes.append("- not recorded")
+    console.print("; ".join(notes), style="dim")

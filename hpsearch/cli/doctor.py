@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,13 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import CheckpointError, StudyError
+from ..reports.tables import counted
 from ..search.store.read_study import STUDY_FILE, read_settings, read_trials
 from ..search.store.stored_study import StoredStudy
 from ..search.store.study_folder import check_own_files
 from ..search.trial import TrialRecord
 from ..system import machine
+from ..system.json_types import JsonObject
 from ..version import __version__
 from .best import model_in
+from .json_output import JsonOption, print_json
 
 _NEEDED = ("torch", "transformers", "accelerate", "datasets", "optuna", "numpy", "safetensors")
 
@@ -32,6 +36,11 @@ class _Extra:
     package: str
     purpose: str
     installed_by: str
+
+    @property
+    def pip(self) -> str:
+        """The command that installs it."""
+        return f"pip install '{self.installed_by}'"
 
 
 _EXTRAS = (
@@ -46,6 +55,7 @@ _EXTRAS = (
 
 def doctor(
     study: Annotated[Path | None, typer.Argument(help="Folder of a study to check.", show_default=False)] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List versions, devices, installed and missing packages; or check a study's folder.
 
@@ -56,22 +66,25 @@ def doctor(
     hpsearch doctor runs/digits
     """
     if study is None:
-        _show_machine()
-    elif _show_problems(study):
+        machine_now = _machine()
+        print_json(machine_now) if as_json else _show_machine(machine_now)
+        return
+    folder = study.parent if study.name == STUDY_FILE else study
+    problems, count = _problems(folder)
+    if as_json:
+        print_json({"folder": str(folder), "trials": count, "problems": problems})
+    else:
+        _show_problems(folder, problems, count)
+    if problems:
         raise typer.Exit(1)
 
 
-def _show_problems(folder: Path) -> bool:
-    """Say what is damaged in the folder of a study; return whether anything is."""
-    if folder.name == STUDY_FILE:
-        folder = folder.parent
-    problems, count = _problems(folder)
+def _show_problems(folder: Path, problems: Sequence[str], count: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for each in problems:
         console.print(each, style="yellow", markup=False)
-    verdict = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
-    console.print(f"{folder}: {count} trials can be read; {verdict}", markup=False)
-    return bool(problems)
+    verdict = counted(len(problems), "problem") if problems else "sound"
+    console.print(f"{folder}: {counted(count, 'trial')} can be read; {verdict}", markup=False)
 
 
 def _problems(folder: Path) -> tuple[list[str], int]:
@@ -116,34 +129,55 @@ def _problems_of_weights(record: TrialRecord, folder: Path) -> list[str]:
     return []
 
 
-def _show_machine() -> None:
+def _machine() -> JsonObject:
+    """Return what this machine has."""
     import torch
 
+    return {
+        "hpsearch": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in _NEEDED},
+        "cores": machine.cores(),
+        "memory": machine.memory(),
+        "gpus": _gpus(torch),
+        "extras": [
+            {"package": each.package, "purpose": each.purpose, "version": _version(each.package), "install": each.pip}
+            for each in _EXTRAS
+        ],
+    }
+
+
+def _show_machine(found: JsonObject) -> None:
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("hpsearch", __version__)
-    grid.add_row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    for name in _NEEDED:
-        grid.add_row(name, _version(name) or Text("missing", style="bold red"))
-    grid.add_row("cores", f"{machine.cores()}")
-    grid.add_row("memory", f"{machine.memory() / 2**30:.0f} GiB")
-    grid.add_row("GPUs", "\n".join(_gpus(torch)) or "none: trials train on the CPU")
+    grid.add_row("hpsearch", found["hpsearch"])
+    grid.add_row("Python", f"{found['python']} on {found['system']}")
+    for name, version in found["packages"].items():
+        grid.add_row(name, version or Text("missing", style="bold red"))
+    grid.add_row("cores", f"{found['cores']}")
+    grid.add_row("memory", _gibibytes(found["memory"]))
+    gpus = [f"{each['index']}: {each['name']}, {_gibibytes(each['memory'])}" for each in found["gpus"]]
+    grid.add_row("GPUs", "\n".join(gpus) or "none: trials train on the CPU")
     console = Console(highlight=False)
     console.print(grid)
     extras = Table.grid(padding=(0, 2))
-    for each in _EXTRAS:
-        version = _version(each.package)
-        told = Text(version) if version else Text(f"not installed: pip install '{each.installed_by}'", style="yellow")
-        extras.add_row(each.package, Text(each.purpose, style="dim"), told)
+    for each in found["extras"]:
+        missing = Text(f"not installed: {each['install']}", style="yellow")
+        version = Text(each["version"]) if each["version"] else missing
+        extras.add_row(each["package"], Text(each["purpose"], style="dim"), version)
     console.print()
     console.print(extras)
 
 
-def _gpus(torch: object) -> list[str]:
-    cuda = torch.cuda  # type: ignore[attr-defined]
+def _gibibytes(size: float) -> str:
+    return f"{size / 2**30:.0f} GiB"
+
+
+def _gpus(torch: Any) -> list[JsonObject]:
     found = []
-    for place in range(cuda.device_count()):
-        about = cuda.get_device_properties(place)
-        found.append(f"{place}: {about.name}, {about.total_memory / 2**30:.0f} GiB")
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        found.append({"index": index, "name": about.name, "memory": about.total_memory})
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
 from ..search.store.checked_json import printable
@@ -23,6 +24,7 @@ from ..version import __version__
 from . import best, compare, confirm, dashboard, doctor, init, ready_made, report, requests, show
 from . import replay_command as replay
 from . import run_and_resume as run
+from .usage_errors import usage_in_words
 
 # Typer has a click of its own in newer versions.
 _ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -108,17 +110,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, by default those of the command line; return the exit code."""
     try:
         with ctrl_c_as_interruption():
-            outcome = _command()(args=None if arguments is None else list(arguments), standalone_mode=False)
+            given = None if arguments is None else list(arguments)
+            outcome = _command()(args=given, prog_name=app.info.name, standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except (_Interrupted, KeyboardInterrupt, typer.Abort) as interruption:
-        return _say(str(interruption) or "Interrupted.", getattr(interruption, "code", INTERRUPTED))
+        return _say(str(interruption) or "Interrupted.", getattr(interruption, "code", INTERRUPTED), "")
     except (InvalidInputError, MissingPackageError) as error:
         return _say(str(error), MISTAKEN)
     except HpsearchError as error:
         return _say(str(error), FAILED)
     except _ClickException as error:
-        error.show()
-        return MISTAKEN
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return MISTAKEN
+        return _say(usage_in_words(error), MISTAKEN)
     except SystemExit as ended:  # rich ends the program if its output is no longer read
         return ended.code if isinstance(ended.code, int) else FAILED
     except BrokenPipeError:  # the reader of the output has closed it
@@ -128,6 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(str(error), FAILED)
 
 
-def _say(message: str, code: int) -> int:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(printable(message), style="bold red", markup=False)
+def _say(message: str, code: int, kind: str = "Error: ") -> int:
+    """Print a message on stderr; return the code."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(
+        Text(kind, style="bold red").append(printable(message), style="not bold default")
+    )
     return code

@@ -10,30 +10,40 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from .json_output import JsonOption, print_json
 
-def spaces() -> None:
+
+def spaces(as_json: JsonOption = False) -> None:
     """List the ready-made search spaces: these, and those in a folder spaces/ here.
 
     \b
     hpsearch spaces
     """
-    _list("spaces", "from hpsearch.spaces.encoder import SPACE")
+    _list("spaces", "from hpsearch.spaces.encoder import SPACE", as_json)
 
 
-def objectives() -> None:
+def objectives(as_json: JsonOption = False) -> None:
     """List the ready-made objectives: these, and those in a folder objectives/ here.
 
     \b
     hpsearch objectives
     """
-    _list("objectives", "from hpsearch.objectives.weighted import weighted")
+    _list("objectives", "from hpsearch.objectives.weighted import weighted", as_json)
 
 
-def _list(kind: str, how: str) -> None:
+def _list(kind: str, how: str, as_json: bool) -> None:
     ours = find_spec(f"hpsearch.{kind}")
     shipped = None if ours is None else Path(str(ours.origin)).parent
     found = {} if shipped is None else _lines(shipped)
     own = _lines(Path(kind)) if Path(kind).is_dir() and Path(kind).resolve() != shipped else {}
+    if as_json:
+        print_json(
+            [
+                {"name": name, "description": line, "module": f"{kind if name in own else f'hpsearch.{kind}'}.{name}"}
+                for name, line in {**found, **own}.items()
+            ]
+        )
+        return
     console = Console(highlight=False)
     width = max(map(len, [*found, *own]), default=0)
     for name, line in {**found, **own}.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,21 @@ from .study_file import Command, LeavesCommand, make_trainer
 from .trust import File, Given, Trust, admitted, announce, speaks
 from .values import numbers, seconds, settings, trials_sharing_a_device
 from .which_study import study_folder
+
+
+class BackendName(StrEnum):
+    """The backends that run a search."""
+
+    OPTUNA = "optuna"
+    RAY = "ray"
+
+
+class PlacementName(StrEnum):
+    """Placements of the processes of a trial on the nodes of a cluster."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+
 
 StudyFile = Annotated[Path, typer.Argument(help="Python file that defines study = SearchPlan(...), or TOML file.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Total number of trials of the study.")]
@@ -40,10 +56,11 @@ Sharing = Annotated[
     typer.Option("--trials-per-device", help="Trials that share a GPU; auto: as many as fit into its memory."),
 ]
 Placement = Annotated[
-    str | None, typer.Option("--placement", help="On Ray: pack the processes of a trial on few nodes, or spread them.")
+    PlacementName | None,
+    typer.Option("--placement", help="On Ray: pack the processes of a trial on few nodes, or spread them."),
 ]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
-BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
+Backend = Annotated[BackendName | None, typer.Option("--backend", help="Run on this machine, or on a Ray cluster.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
 Name = Annotated[str | None, typer.Option("--study-name", help="Name of the study and its folder.")]
 Output = Annotated[str | None, typer.Option(help="Parent folder of the study's folder.")]
@@ -65,7 +82,7 @@ def run(
     processes_per_trial: Processes = None,
     placement: Placement = None,
     time: Time = None,
-    backend: BackendName = None,
+    backend: Backend = None,
     storage: Storage = None,
     study_name: Name = None,
     output: Output = None,
@@ -176,7 +193,8 @@ def _options(
         "trials_per_device": trials_sharing_a_device(sharing),
         **others,
     }
-    search = {name: value for name, value in given.items() if value is not None}
+    plain = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
+    search = {name: value for name, value in plain.items() if value is not None}
     return search if time is None else {**search, "timeout": seconds(time)}
 
 

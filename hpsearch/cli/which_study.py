@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import StudyError
+from ..reports.tables import counted
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import STUDY_FILE
@@ -62,7 +63,7 @@ def trial_of(records: list[TrialRecord], number: int) -> TrialRecord:
     """
     found = next((each for each in records if each.number == number), None)
     if found is None:
-        there = f"{len(records)}, up to {records[-1].number}" if records else "none yet"
+        there = f"{counted(len(records), 'trial')}, up to number {records[-1].number}" if records else "none yet"
         raise StudyError(f"The study has no trial {number}; it has {there}.")
     return found
 

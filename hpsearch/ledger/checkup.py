@@ -63,8 +63,8 @@ def problems_of_storage(folder: Path, settings: JsonObject, read_numbers: Callab
     unknown, lost = sorted(numbers - known.all), sorted(known.ended - set(read_numbers()))
     remedy = "" if numbers else f": restore them, or delete {file} to start again"
     return [
-        *([f"{file} does not know the trials {_shown(unknown)}; {_AGAIN}"] if unknown else []),
-        *([f"{file} knows the trials {_shown(lost)}, whose folders are missing or unreadable{remedy}"] if lost else []),
+        *([f"{file} does not know {_shown(unknown)}; {_AGAIN}"] if unknown else []),
+        *([f"{file} knows {_shown(lost)}, which no readable folder has{remedy}"] if lost else []),
     ]
 
 
@@ -127,4 +127,5 @@ def _ended_in(storage: object, folder: Path, name: str) -> _Known:
 
 
 def _shown(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (" and more" if len(numbers) > 5 else "")
+    shown = ", ".join(map(str, numbers[:5])) + (" and more" if len(numbers) > 5 else "")
+    return f"trial {shown}" if len(numbers) == 1 else f"trials {shown}"

@@ -37,9 +37,9 @@ def best_of(here: Path) -> dict[str, Any]:
 def test_show_lists_every_trial_best_first(here: Path, told: Told) -> None:
     code, out, _ = told("show")
     assert code == 0
-    lines = [line for line in out.splitlines() if line[:5].strip().isdecimal()]
-    assert sorted(int(line.split()[0]) for line in lines) == list(range(TRIALS))
-    assert int(lines[0].split()[0]) == best_of(here)["trial"]
+    rows = [found for line in out.splitlines() if (found := re.match(r" *(\d+)(\*?) +(complete|pruned) ", line))]
+    assert sorted(int(row[1]) for row in rows) == list(range(TRIALS))
+    assert [int(row[1]) for row in rows if row[2]] == [int(rows[0][1])] == [best_of(here)["trial"]]
 
 
 def test_show_says_what_the_test_set_said_and_how_often_it_was_evaluated(here: Path, told: Told) -> None:
@@ -80,7 +80,35 @@ def test_show_filters_by_state_and_limits(here: Path, told: Told) -> None:
         each["state"] == "pruned" for each in records(here)
     )
     _, out, _ = told("show", "--limit", "2")
-    assert f"{TRIALS - 2} more" in out
+    assert f"{TRIALS - 2} more trials: --limit {TRIALS}" in out
+    _, out, _ = told("show", "--limit", str(TRIALS - 1))
+    assert f"1 more trial: --limit {TRIALS}" in out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_table_fits_the_width_that_the_user_has_set_and_names_what_it_omits(
+    here: Path, told: Told, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = told("show")
+    lines = out.splitlines()
+    [heading] = [line for line in lines if line.startswith("trial ")]
+    place = lines.index(heading)
+    table = lines[place - 2 : place + 1 + TRIALS]
+    assert max(map(len, table)) <= columns
+    assert ("curve" in heading) == (columns == 200)
+    assert any(re.match(r"no room for .*curve; choose with --columns", line) for line in lines) == (columns < 200)
+    assert "\x1b" not in out
+
+
+def test_the_best_trial_has_a_colour_in_a_terminal(here: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    _, out, _ = told("show")
+    [line] = [line for line in out.splitlines() if "\x1b[1;32m" in line]
+    assert f"{best_of(here)['trial']}*" in line
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1;32m" not in told("show")[1]
 
 
 def test_show_in_markdown_is_a_table_of_the_best(here: Path, told: Told) -> None:
@@ -151,7 +179,8 @@ def test_compare_shows_two_trials_side_by_side(here: Path, told: Told) -> None:
     _, out, _ = told("compare", "0", "1")
     first, second = records(here)[:2]
     [line] = [line for line in out.splitlines() if "learning_rate" in line]
-    assert [float(each) for each in line.split()[1:]] == [
+    assert line.split()[0] == "≠"
+    assert [float(each) for each in line.split()[2:]] == [
         pytest.approx(each["params"]["learning_rate"], rel=1e-3) for each in (first, second)
     ]
 
@@ -159,7 +188,8 @@ def test_compare_shows_two_trials_side_by_side(here: Path, told: Told) -> None:
 def test_compare_shows_two_studies_side_by_side(here: Path, told: Told) -> None:
     code, out, _ = told("compare", "runs/spirals", "runs/spirals")
     assert code == 0
-    [line] = [line for line in out.splitlines() if line.strip().startswith("space of learning_rate")]
+    [line] = [line for line in out.splitlines() if "0.0001 to 0.1, log" in line]
+    assert line.split()[0] == "learning_rate"
     assert line.count("0.0001 to 0.1, log") == 2
 
 

@@ -53,8 +53,18 @@ MISTAKES: list[tuple[str, list[str], list[str]]] = [
     ("a file named like a package", ["run", "optuna.py"], ["the name of the package 'optuna'"]),
     ("a trainer that cannot be made", ["run", "unmade.py"], ["cannot create its trainer", "no such data", "line 3"]),
     ("a folder that has a study", ["init", "first"], ["already exists"]),
-    ("an unknown command", ["shwo"], ["No such command", "show"]),
-    ("an unknown option", ["show", "--limt", "3"], ["--limit"]),
+    ("an unknown command", ["shwo"], ["No such command 'shwo'. Did you mean 'show'?", "See hpsearch --help."]),
+    ("an unknown option", ["show", "--limt", "3"], ["'--limt'. Did you mean '--limit'?", "See hpsearch show --help."]),
+    ("a misspelt state", ["show", "--state", "prund"], ["--state 'prund' is not one of", "Did you mean 'pruned'?"]),
+    ("a misspelt format", ["best", "--format", "jsn"], ["--format 'jsn' is not one of", "Did you mean 'json'?"]),
+    ("a misspelt placement", ["run", "first/study.py", "--placement", "sprad"], ["Did you mean 'spread'?"]),
+    ("a misspelt column", ["show", "runs/spirals", "--columns", "secnds"], ["Did you mean 'seconds'?"]),
+    ("a number that is too small", ["show", "--limit", "0"], ["--limit is invalid", "greater than or equal to 1"]),
+    ("no file", ["run"], ["Missing argument", "See hpsearch run --help."]),
+    ("an argument too many", ["best", "a", "b"], ["unexpected extra argument"]),
+    ("an option without a value", ["show", "--limit"], ["'--limit' requires an argument"]),
+    ("columns of JSON", ["show", "--columns", "value", "--json"], ["--columns", "leave --json and --markdown out"]),
+    ("two formats", ["best", "--json", "--format", "yaml"], ["--format", "--json"]),
 ]
 
 
@@ -75,6 +85,7 @@ def test_a_mistake_is_answered_with_what_to_do(here: Path, told: Told, arguments
     (here / "byhand/study.json").write_text((here / "runs/spirals/study.json").read_text())
     code, _, err = told(*arguments)
     assert code == 2
+    assert err.splitlines()[-1].startswith("Error: ")
     for part in parts:
         assert part in " ".join(err.split()), err
     assert "Traceback" not in err

@@ -247,4 +247,4 @@ def test_a_trial_that_ends_during_a_check_is_no_damage(tmp_path: Path) -> None:
     readings = iter([[0], [0, 1]])
     assert checkup.problems_of_storage(tmp_path / "study", settings, lambda: next(readings)) == []
     [problem] = checkup.problems_of_storage(tmp_path / "study", settings, lambda: [0])
-    assert "knows the trials 1, whose folders are missing" in problem
+    assert "knows trial 1, which no readable folder has" in problem

@@ -484,7 +484,7 @@ def test_all_that_shows_a_study_of_a_function_counts_steps(capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "epoch" not in shown
     assert len(re.findall(r"\bsteps\b.*\bseconds\b", shown)) == 4, "the headings of the tables"
-    assert len(re.findall(r"^ +steps ", shown, re.MULTILINE)) == 2, "the rows of the comparisons"
+    assert len(re.findall(r"^[ ≠]+steps ", shown, re.MULTILINE)) == 2, "the rows of the comparisons"
     assert len(re.findall(r"All trials together trained \d+ steps", shown)) == 1
     assert best.run_summary.trials_markdown().splitlines()[0].endswith("| steps | seconds |")
 

@@ -1,0 +1,253 @@
+"""The trials of a study as columns of texts: what is the same in all of them, what varies, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import StudyError, one_of
+from ..reports.tables import sparkline
+from ..search.metrics.objective import MINIMIZE
+from ..search.metrics.replicas import are_folds, runs_of
+from ..search.result.best_run import SearchSummary
+from ..search.store.stored_study import StoredStudy
+from ..search.study import EPOCH, Study, flat
+from ..search.trial import FOLD, REPLICA, TrialRecord, TrialState
+from ..system.spelling import nearest_name
+from .aligned_numbers import aligned, is_number
+from .table_layout import Column, short_names
+
+TRIAL, VALUE = "trial", "value"
+_POINTS_OF_CURVE = 12
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class TrialTable:
+    """The trials of a study, as far as they are shown.
+
+    Attributes:
+        constants: the parameters that have the same value in all trials of the study.
+        columns: a text for each trial that is shown.
+    """
+
+    constants: dict[str, object]
+    columns: list[Column]
+
+
+def trial_table(summary: SearchSummary, shown: Sequence[TrialRecord], wanted: Sequence[str] = ()) -> TrialTable:
+    """Return the columns of these trials.
+
+    Args:
+        summary: all trials of the study.
+        shown: the trials in the rows.
+        wanted: the names of the columns, in their order; the trial is always the first. Empty: what varies.
+
+    Raises:
+        StudyError: there is no such column.
+    """
+    study = summary.study
+    constants = constant_parameters(summary.records)
+    figures = _figures(summary, shown)
+
+    def parameter(name: str) -> Column:
+        return _parameter_column(name, [parameters(each).get(name) for each in shown])
+
+    columns = [_number_column(shown, {each.number for each in summary.best()})]
+    if wanted:
+        names = dict.fromkeys(each for name in wanted for each in _columns_named("--columns", name, summary))
+        columns += [figures[name]() if name in figures else parameter(name) for name in names if name != TRIAL]
+        constants = {name: each for name, each in constants.items() if name not in names}
+    else:
+        columns += [figures[name]() for name in _first_columns(study, shown)]
+        columns += [parameter(name) for name in _parameter_names(summary) if name not in constants]
+        columns += [figures[name]() for name in (f"{study.unit}s", "seconds", "curve")]
+    return TrialTable(constants, columns)
+
+
+def parameters(record: TrialRecord) -> dict[str, Any]:
+    """Return what a trial's search has suggested, and what its space sets for all."""
+    return {
+        **record.params,
+        **{name: each for name, each in record.hyperparameters.items() if name not in record.params},
+    }
+
+
+def _parameter_names(summary: SearchSummary) -> list[str]:
+    """Return the names of the parameters that trials have, in the order of the space."""
+    found = dict.fromkeys(name for each in summary.records for name in parameters(each))
+    return [*(name for name in flat(summary.study.described_space()) if name in found), *found]
+
+
+def constant_parameters(records: Sequence[TrialRecord]) -> dict[str, object]:
+    """Return the parameters that all trials have with the same value; trials without any parameter do not count."""
+    found = [each for each in map(parameters, records) if each]
+    constants = {}
+    for name in found[0] if found else ():
+        values = [each.get(name, _MISSING) for each in found]
+        if all(type(each) is type(values[0]) and each == values[0] for each in values):
+            constants[name] = values[0]
+    return constants
+
+
+def sorted_trials(
+    records: Sequence[TrialRecord], by: str, summary: SearchSummary, is_reversed: bool = False
+) -> list[TrialRecord]:
+    """Return trials by a column, the value and the objectives best first; those that have none come last.
+
+    Raises:
+        StudyError: there is no such column.
+    """
+    key = _key(by, summary)
+    known = [each for each in records if key(each) is not None]
+    unknown = [each for each in records if key(each) is None]
+    ordered = sorted(known, key=lambda each: _comparable(key(each)))
+    return [*(reversed(ordered) if is_reversed else ordered), *unknown]
+
+
+def _key(by: str, summary: SearchSummary) -> Callable[[TrialRecord], object]:
+    """Return the function that gives a trial's place; None: the trial has none.
+
+    Raises:
+        StudyError: there is no such column.
+    """
+    study = summary.study
+    if by == VALUE:
+        places = {each.number: place for place, each in enumerate(summary.best_first())}
+        return lambda record: places[record.number]
+    name = _columns_named("--sort", by, summary)[0]
+    objectives = [each.name for each in study.objectives]
+    if name in objectives:
+        place = objectives.index(name)
+        sign = 1 if study.objectives[place].direction == MINIMIZE else -1
+        return lambda record: sign * record.values[place] if record.values else None
+    figures: dict[str, Callable[[TrialRecord], object]] = {
+        TRIAL: lambda record: record.number,
+        "state": lambda record: record.state.value,
+        f"{study.unit}s": lambda record: record.epochs,
+        "seconds": lambda record: record.seconds,
+        "seed": lambda record: record.seed,
+        REPLICA: lambda record: None if record.replica is None else (record.replica.trial, record.replica.offset),
+    }
+    return figures.get(name, lambda record: parameters(record).get(name))
+
+
+def _comparable(value: Any) -> tuple[int, Any, str]:
+    if isinstance(value, tuple):
+        return (0, value, "")
+    return (0, value, "") if is_number(value) else (1, 0, str(value))
+
+
+def _columns_named(option: str, name: str, summary: SearchSummary) -> list[str]:
+    """Return the columns of a name: all objectives for ``value``; of the others, a short heading will do too.
+
+    Raises:
+        StudyError: there is none.
+    """
+    study = summary.study
+    objectives = [each.name for each in study.objectives]
+    if name == VALUE:
+        return objectives
+    fields = [TRIAL, "state", *objectives, f"{study.unit}s", "seconds", "seed", REPLICA]
+    fields += [] if option == "--sort" else ["mean", "curve", *(each.name for each in study.constraints)]
+    names = list(dict.fromkeys([*fields, *_parameter_names(summary)]))
+    aliases = {short: whole for whole, short in short_names(names).items()}
+    aliases |= {each.removeprefix("eval_"): each for each in objectives}
+    aliases |= {"number": TRIAL, f"{EPOCH}s": f"{study.unit}s", FOLD: REPLICA}
+    if name in names or name in aliases:
+        return [name if name in names else aliases[name]]
+    allowed = [VALUE, *names]
+    raise StudyError(f"{option} {name}: no such column; allowed: {one_of(allowed)}.{nearest_name(name, allowed)}")
+
+
+def _first_columns(study: Study | StoredStudy, shown: Sequence[TrialRecord]) -> list[str]:
+    names = [each.name for each in study.objectives]
+    if any(each.replica is not None for each in shown):
+        names = [REPLICA, "state", names[0], "mean", *names[1:]]
+    else:
+        names = ["state", *names]
+    return [*names, *(each.name for each in study.constraints)]
+
+
+def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[str, Callable[[], Column]]:
+    """Return what makes the columns that are no parameters, by name."""
+    study = summary.study
+    means = {each.trial.number: each.mean.value for each in runs_of(summary.records) if len(each.records) > 1}
+
+    def column(name: str, texts: Sequence[str], is_text: bool = False) -> Callable[[], Column]:
+        return lambda: Column(name.removeprefix("eval_"), tuple(texts), is_text)
+
+    figures = {
+        REPLICA: column(_kind_of_replicas(summary.records), [_replica(each) for each in shown]),
+        "mean": column("mean", aligned([means.get(each.number) for each in shown], digits=4)),
+        "state": column("state", [each.state.value for each in shown], True),
+        f"{study.unit}s": column(f"{study.unit}s", aligned([float(each.epochs) for each in shown])),
+        "seconds": column("seconds", [f"{each.seconds:.1f}" for each in shown]),
+        "seed": column("seed", aligned([each.seed for each in shown])),
+        "curve": column("curve", [_curve(each) for each in shown], True),
+    }
+    for place, objective in enumerate(study.objectives):
+        figures[objective.name] = column(objective.name, _values(shown, place))
+    for constraint in study.constraints:
+        figures[constraint.name] = column(constraint.name, [_holds(each, constraint.name) for each in shown], True)
+    return figures
+
+
+def _number_column(shown: Sequence[TrialRecord], best: set[int]) -> Column:
+    """Return the numbers of the trials, the best of them marked where there is no colour."""
+    marks = {each.number: "*" if each.number in best else " " for each in shown}
+    has_marks = "*" in marks.values()
+    return Column(TRIAL, tuple(f"{each.number}{marks[each.number] if has_marks else ''}" for each in shown))
+
+
+def _parameter_column(name: str, values: Sequence[object]) -> Column:
+    return Column(name, tuple(aligned(values)), not all(is_number(each) for each in values if each is not None))
+
+
+def _values(shown: Sequence[TrialRecord], place: int) -> list[str]:
+    """Return an objective; of a trial without a result in brackets what it had come to."""
+    values = [each.values[place] if place < len(each.values) else None for each in shown]
+    texts = aligned([None if each is None else float(each) for each in values], digits=4)
+    are_results = [each.state.has_result for each in shown]
+    if all(is_result or not text for is_result, text in zip(are_results, texts, strict=True)):
+        return texts
+    return [
+        f"{text} " if is_result or not text else f"({text.strip()}){' ' * (len(text) - len(text.rstrip()))}"
+        for is_result, text in zip(are_results, texts, strict=True)
+    ]
+
+
+def _replica(record: TrialRecord) -> str:
+    return "" if record.replica is None else f"{record.replica.offset} of {record.replica.trial}"
+
+
+def _kind_of_replicas(records: Sequence[TrialRecord]) -> str:
+    return FOLD if are_folds(records) else REPLICA
+
+
+def _holds(record: TrialRecord, constraint: str) -> str:
+    return "" if constraint not in record.violations else "holds" if record.violations[constraint] <= 0 else "broken"
+
+
+def _curve(record: TrialRecord) -> str:
+    return sparkline([report.value for report in record.reports][-_POINTS_OF_CURVE:])
+
+
+def failures_in_words(shown: Sequence[TrialRecord]) -> list[str]:
+    """Return why trials failed, in one line for each reason.
+
+    >>> out_of_memory = [TrialRecord(n, f"run-{n}", TrialState.FAILED, {}, reason="out of memory") for n in (2, 5)]
+    >>> failures_in_words(out_of_memory)
+    ['trials 2, 5 failed: out of memory']
+    """
+    by_reason: dict[str, list[int]] = {}
+    for each in shown:
+        if each.state in (TrialState.FAILED, TrialState.REFUSED):
+            by_reason.setdefault(f"{each.state.value}: {' '.join((each.reason or 'no reason').split())}", []).append(
+                each.number
+            )
+    return [
+        f"{'trial' if len(numbers) == 1 else 'trials'} {', '.join(map(str, sorted(numbers)))} {reason}"
+        for reason, numbers in by_reason.items()
+    ]

@@ -1,0 +1,110 @@
+"""`hpsearch compare` lists all that is recorded and differs, also what was not searched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import Told
+
+
+def changed_copy(here: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    folder = shutil.copytree(here / "runs/spirals", here / "runs/other")
+    file = folder / "study.json"
+    settings = json.loads(file.read_text())
+    change(settings)
+    file.write_text(json.dumps(settings))
+    return "runs/other"
+
+
+def differing(out: str) -> dict[tuple[str, str], list[Any]]:
+    rows = [each for each in json.loads(out)["rows"] if each["differs"]]
+    found = {}
+    for each in rows:
+        values = zip(each["values"], each["recorded"], strict=True)
+        found[each["group"], each["name"]] = [value if is_recorded else "missing" for value, is_recorded in values]
+    return found
+
+
+def test_equal_studies_differ_in_nothing(here: Path, told: Told) -> None:
+    other = changed_copy(here, lambda settings: None)
+    assert differing(told("compare", "runs/spirals", other, "--json")[1]) == {}
+    assert "nothing differs" in told("compare", "runs/spirals", other)[1]
+
+
+def test_arguments_that_were_not_searched_are_listed_where_they_differ(here: Path, told: Told) -> None:
+    def change(settings: dict[str, Any]) -> None:
+        arguments = settings["sessions"][0]["arguments"]
+        arguments["max_grad_norm"] = 0.5
+        arguments["accelerator_config"]["split_batches"] = True
+        del arguments["bf16"]
+        settings["sessions"][0]["versions"]["torch"] = "0.1"
+        settings["sessions"][0]["data"]["train_dataset"] = "1 sample"
+
+    other = changed_copy(here, change)
+    found = differing(told("compare", "runs/spirals", other, "--json")[1])
+    assert found.pop(("versions", "torch"))[1] == "0.1"
+    assert found.pop(("data", "train_dataset"))[1] == "1 sample"
+    assert found == {
+        ("arguments", "max_grad_norm"): [1.0, 0.5],
+        ("arguments", "accelerator_config.split_batches"): [False, True],
+        ("arguments", "bf16"): [False, "missing"],
+    }
+    _, out, _ = told("compare", "runs/spirals", other)
+    [line] = [line for line in out.splitlines() if "bf16 " in line]
+    assert line.split() == ["≠", "bf16", "False", "-"]
+    assert "- not recorded" in out
+
+
+def test_a_parameter_that_only_one_study_searches_has_its_fixed_value_in_the_other(here: Path, told: Told) -> None:
+    other = changed_copy(here, lambda settings: settings["space"].pop("weight_decay"))
+    found = differing(told("compare", "runs/spirals", other, "--json")[1])
+    assert found == {("space", "weight_decay"): ["0.0 to 0.1", "0.0, not searched"]}
+
+
+def test_an_argument_that_changed_between_sessions_has_all_its_values(here: Path, told: Told) -> None:
+    def change(settings: dict[str, Any]) -> None:
+        later = json.loads(json.dumps(settings["sessions"][0]))
+        later["arguments"]["logging_steps"] = 7
+        settings["sessions"].append(later)
+
+    found = differing(told("compare", "runs/spirals", changed_copy(here, change), "--json")[1])
+    assert found[("arguments", "logging_steps")] == [500, "500 → 7"]
+
+
+def test_trials_of_different_sessions_differ_in_the_arguments_of_these(here: Path, told: Told) -> None:
+    def change(settings: dict[str, Any]) -> None:
+        later = json.loads(json.dumps(settings["sessions"][0]))
+        later["arguments"]["max_grad_norm"] = 0.25
+        settings["sessions"].append(later)
+
+    study = changed_copy(here, change)
+    file = here / study / "run-1/trial.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"session": 1}))
+    found = differing(told("compare", "0", "1", "--study", study, "--json")[1])
+    assert found[("arguments", "max_grad_norm")] == [1.0, 0.25]
+    assert ("parameters", "learning_rate") in found
+    assert ("arguments", "learning_rate") not in found
+
+
+def test_many_values_that_only_one_study_records_are_one_line_in_a_terminal(here: Path, told: Told) -> None:
+    other = changed_copy(here, lambda settings: settings["sessions"][0].update(arguments={"max_grad_norm": 0.5}))
+    count = len(differing(told("compare", "runs/spirals", other, "--json")[1]))
+    _, out, _ = told("compare", "runs/spirals", other)
+    lines = [line.split() for line in out.splitlines() if line.startswith(" ≠")]
+    assert lines == [["≠", "max_grad_norm", "1.0", "0.5"], ["≠", str(count - 1), "values", "recorded", "-"]]
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_names_are_whole_and_no_line_is_wider_than_the_terminal(
+    here: Path, told: Told, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    _, out, _ = told("compare", "runs/spirals", "runs/spirals")
+    assert "per_device_train_batch_size" in out
+    assert max(map(len, out.splitlines())) <= int(columns)

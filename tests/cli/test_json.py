@@ -1,0 +1,65 @@
+"""`--json` prints what the schemas of docs/json.md describe."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.support.command_line import Told
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
+OUTPUTS = [
+    ("show", "show"),
+    ("show", "show runs/spirals --state pruned --sort seconds"),
+    ("best", "best"),
+    ("best", "best --trial 0"),
+    ("compare", "compare 0 1"),
+    ("compare", "compare runs/spirals runs/spirals"),
+    ("doctor", "doctor"),
+    ("doctor-study", "doctor runs/spirals"),
+    ("ready-made", "spaces"),
+    ("ready-made", "objectives"),
+]
+
+
+def strict(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize(("schema", "command"), OUTPUTS, ids=[each[1] for each in OUTPUTS])
+def test_what_is_printed_is_what_the_schema_describes(here: Path, told: Told, schema: str, command: str) -> None:
+    trial = here / "runs/spirals/run-0/trial.json"
+    record = json.loads(trial.read_text())
+    record["reports"][0]["values"] = [float("nan")]
+    record["reports"][0]["metrics"]["eval_loss"] = float("inf")
+    trial.write_text(json.dumps(record))
+    code, out, _ = told(*shlex.split(command), "--json")
+    assert code == 0
+    described = json.loads((SCHEMAS / f"{schema}.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(described)
+    jsonschema.validate(strict(out), described)
+
+
+def test_a_damaged_study_is_described_with_exit_code_1(here: Path, told: Told) -> None:
+    (here / "runs/spirals/run-2/trial.json").write_text("{")
+    code, out, _ = told("doctor", "runs/spirals", "--json")
+    found = strict(out)
+    jsonschema.validate(found, json.loads((SCHEMAS / "doctor-study.json").read_text(encoding="utf-8")))
+    assert code == 1
+    assert "'run-2/trial.json' cannot be read" in found["problems"][0]
+
+
+def test_an_error_is_no_json_and_leaves_stdout_empty(here: Path, told: Told) -> None:
+    for command in (["best", "--trial", "99"], ["show", "--sort", "x"], ["show", "--columns", "value"]):
+        code, out, err = told(*command, "--json")
+        assert (code, out) == (2, "")
+        assert err.splitlines()[-1].startswith("Error: ")
+
+
+def test_json_is_limited_only_if_asked(here: Path, told: Told) -> None:
+    assert len(strict(told("show", "--json", "--limit", "3")[1])) == 3

@@ -94,7 +94,9 @@ def test_every_plot_is_drawn_offline_without_an_error_and_a_keyboard_reaches_and
     chromium: Any, report: Path
 ) -> None:
     opened = Opened(chromium, report)
-    assert opened.drawn == ["history", "curves", "importances", "slices", "contour", "parallel", "timeline"]
+    assert opened.drawn == [
+        *("progress", "curves", "history", "importances", "slices", "contour", "parallel", "timeline")
+    ]
     opened.check(1280)
     lefts = opened.js(
         "[...document.querySelectorAll('[data-plot=slices] .bglayer .bg')].map(e => Math.round(e.getBBox().x))"

@@ -107,12 +107,6 @@ def best_of(summary: SearchSummary) -> float | None:
     return best[0].values[0] if best else None
 
 
-def resource_unit(summary: SearchSummary) -> str:
-    """Return the unit of the resource of the reports: samples if trials are evaluated by steps, else epochs."""
-    last = (each.reports[-1] for each in summary.records if each.reports)
-    return "sample" if any(each.resource > 4 * max(each.epoch, 1.0) for each in last) else summary.study.unit
-
-
 def escaped(text: str) -> str:
     """Return a text as Plotly shows it, which takes a subset of HTML."""
     return html.escape(text[:80], quote=False)

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,12 +20,14 @@ from ..search.metrics.added_metrics import NUM_PARAMETERS
 from ..search.metrics.replicas import runs_of
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
+from ..search.result.parameter_importances import Importances
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.store.provenance import MODEL, NAMES, without_secrets
 from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialState
 from ..system.files import write_text
 from ..version import __version__
+from .best_by_cost import resource_unit
 from .commands_to_repeat import how_to_repeat
 from .headline import Headline, headline, tiles
 from .machines_used import places
@@ -53,7 +54,7 @@ def write_report(
     Args:
         summary: of the study, from `open_study` or ``best.run_summary``.
         file: the HTML file; its folder is made if need be.
-        title: the heading of the page; None: the name of the study.
+        title: the heading of the page; None or empty: the name of the study.
         note: text below the heading, with its line breaks.
 
     Raises:
@@ -79,7 +80,7 @@ def write_report(
     number, best = ordered[0].number if ordered else 0, summary.best()
     page = environment.get_template(_PAGE).render(
         study=summary.study,
-        title=summary.study.name if title is None else title,
+        title=title or summary.study.name,
         note=note,
         about=_model_and_data(summary),
         tiles=tiles(summary, figures),
@@ -118,14 +119,13 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
         return summary
 
 
-def _in_words(summary: SearchSummary, importances: Mapping[str, float], figures: Headline) -> list[str]:
+def _in_words(summary: SearchSummary, importances: Importances, figures: Headline) -> list[str]:
     """Return the sentences that no tile of the headline has."""
     sentences = held_out_in_words(summary) if figures.test is None else []
     if importances:
-        name, share = next(iter(importances.items()))
-        sentences.append(
-            f"The most important parameter is {name}: {share:.0%} of the variation of {summary.objective.name}."
-        )
+        (name, share), unit = next(iter(importances.items())), resource_unit(summary)
+        explains = f"{share:.0%} of the variation of {summary.objective.name}"
+        sentences.append(f"The most important parameter is {name}: {explains}, by {importances.basis(unit)}.")
     sentences += agreement_sentences(summary.study, summary.records)
     sentences += advice(summary.study, summary.records)
     failed = summary.count(TrialState.FAILED)

@@ -16,6 +16,7 @@ from ..search.result.parameter_importances import Importances
 from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..system.json_types import JsonObject
+from .best_by_cost import resource_unit
 from .figure import (
     COLORS,
     Plot,
@@ -24,7 +25,6 @@ from .figure import (
     by_state,
     figure_of,
     markers,
-    resource_unit,
     value_axis,
     with_value,
 )

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from ..search.metrics.replicas import has_replicas
 from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
+from .best_by_cost import best_by_cost, resource_unit
 from .figure import (
     COLORS,
     Plot,
@@ -23,13 +24,11 @@ from .figure import (
     escaped,
     figure_of,
     markers,
-    resource_unit,
     value_axis,
     with_value,
 )
 from .machines_used import lines_of
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
-from .progress import progress_of
 from .tables import counted, format_duration, format_value
 
 
@@ -95,7 +94,7 @@ def _front(summary: SearchSummary) -> Plot | None:
 
 
 def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
-    found = progress_of(summary)
+    found = best_by_cost(summary)
     if not found.steps:
         return None
     objective, unit = summary.objective, summary.study.unit
@@ -190,7 +189,7 @@ def _rungs(summary: SearchSummary, shown: Sequence[TrialRecord]) -> _Rungs:
         return _Rungs()
     promoted = f"{ladder.part} of the trials that pause there is promoted"
     horizons = {report.horizon for each in shown for report in each.reports}
-    if len(horizons) != 1 or 0.0 in horizons:
+    if len(horizons) != 1 or not all(math.isfinite(each) and each > 0 for each in horizons):
         where = ", ".join(f"{each:.0%}" for each in ladder.fractions)
         return _Rungs((), f" The rungs are at {where} of each training run: {promoted}.")
     resources = tuple(each * next(iter(horizons)) for each in ladder.fractions)

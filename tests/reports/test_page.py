@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("plotly")
 
 from hpsearch import SearchSummary, TrialRecord, TrialState, open_study
+from hpsearch.cli import main
 from hpsearch.reports.commands_to_repeat import how_to_repeat
 from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
@@ -145,6 +146,13 @@ def test_the_title_and_the_note_are_text_in_the_page(tmp_path: Path) -> None:
     assert text_of(page.find(".//h1")) == HOSTILE
     assert text_of(page.find(".//p[@class='note']")) == f"A first line. {HOSTILE}"
     assert text_of(page.find(".//p[@class='lead']")).startswith("study digits, ")
+
+
+def test_the_command_passes_the_title_and_the_note(tmp_path: Path) -> None:
+    written = ["-o", str(tmp_path / "report.html"), "--title", "A title", "--note", "A note."]
+    assert main(["report", str(STORED / SEARCHES[0]), *written]) == 0
+    page = parse_html((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert [text_of(page.find(f".//{each}")) for each in ("h1", "p[@class='note']")] == ["A title", "A note."]
 
 
 def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine(tmp_path: Path) -> None:

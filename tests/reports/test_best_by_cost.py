@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpsearch.reports.best_by_cost import BestByCost, Improvement, best_by_cost
 from hpsearch.reports.figure import value_axis
-from hpsearch.reports.progress import Progress, ProgressOfSearch, progress_of
 from hpsearch.search.trial import Span, TrialRecord, TrialState
 from tests.support.rendering import record, summary_of
 
@@ -21,16 +21,19 @@ def test_the_best_is_that_of_the_trials_that_had_ended_by_all_epochs_until_then_
         trial(2, 0.4, Span(5.0, 8.0)),
         trial(3, 0.7, Span(100.0, 104.0), epochs=2.0),
     ]
-    assert progress_of(summary_of(records)) == ProgressOfSearch(
-        [Progress(1, 0.5, 5.0, 5.0), Progress(3, 0.7, 4 + 4 + 2 + 2.8, 14.0), Progress(0, 0.9, 14.0, 20.0)], 14.0, 20.0
-    )
+    steps = [
+        Improvement(1, 0.5, 5.0, 5.0),
+        Improvement(3, 0.7, 4 + 4 + 2 + 2.8, 14.0),
+        Improvement(0, 0.9, 14.0, 20.0),
+    ]
+    assert best_by_cost(summary_of(records)) == BestByCost(steps, 14.0, 20.0)
 
 
 def test_without_recorded_times_trials_count_one_after_the_other() -> None:
     records = [trial(0, 0.5), trial(1, 0.4), trial(2, 0.6), trial(3, 0.9, state=TrialState.PRUNED)]
-    steps = [Progress(0, 0.5, 4.0, None), Progress(2, 0.6, 12.0, None)]
-    assert progress_of(summary_of(records)) == ProgressOfSearch(steps, 16.0, None)
-    assert progress_of(summary_of([])).steps == []
+    steps = [Improvement(0, 0.5, 4.0, None), Improvement(2, 0.6, 12.0, None)]
+    assert best_by_cost(summary_of(records)) == BestByCost(steps, 16.0, None)
+    assert best_by_cost(summary_of([])).steps == []
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_the_title_and_the_note_are_text_in_the_page(tmp_path: Path) -> None:
 
 def test_the_command_passes_the_title_and_the_note(tmp_path: Path) -> None:
     written = ["-o", str(tmp_path / "report.html"), "--title", "A title", "--note", "A note."]
-    assert main(["report", str(STORED / SEARCHES[0]), *written]) == 0
+    assert main(["report", str(STORED / next(iter(SEARCHES))), *written]) == 0
     page = parse_html((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert [text_of(page.find(f".//{each}")) for each in ("h1", "p[@class='note']")] == ["A title", "A note."]
 
@@ -233,13 +233,11 @@ def test_the_model_and_the_data_of_the_last_session_are_named(tmp_path: Path) ->
     search(tmp_path, 1)
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text(encoding="utf-8"))
-    names = settings["sessions"][0]["names"]
     settings["sessions"][0]["names"] = {"model": "tiny (BertModel)", "train_dataset": "imdb train"}
     file.write_text(json.dumps(settings), encoding="utf-8")
     lead = text_of(page_of(open_study(tmp_path / "study"), tmp_path).find(".//p[@class='lead']"))
     assert "; model: tiny (BertModel)" in lead
     assert "; training data: imdb train, 16 samples; evaluation data: " in lead
-    assert names["model"].startswith("made by tests.")
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -111,3 +111,5 @@ def test_without_a_best_trial_or_with_several_objectives_only_the_cost_is_known(
     shown = headline(summary)
     assert (shown.trials, shown.best, shown.noise, shown.full_runs) == (2, None, None, 2.0)
     assert tiles(summary, shown)[0].figure == "2 trials"
+    alone = headline(summary_of(records[:1], objectives=several))
+    assert (alone.trials, alone.best) == (1, None)

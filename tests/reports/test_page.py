@@ -26,6 +26,7 @@ from hpsearch.reports.plots import plots
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.store.held_out_file import read_held_out, write_held_out
+from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.trial import Replica, Span
 from tests.support.html_pages import parse_html, text_of
 from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
@@ -71,8 +72,8 @@ def page(file: Path) -> Element:
     return parse_html(file.read_text(encoding="utf-8"))
 
 
-def test_the_report_of_200_trials_is_smaller_than_5_mb(file: Path) -> None:
-    assert file.stat().st_size < 5e6
+def test_the_report_of_200_trials_is_smaller_than_3_mb(file: Path) -> None:
+    assert file.stat().st_size < 3e6
 
 
 def test_the_page_says_what_was_found_and_lists_every_trial_best_first(summary: SearchSummary, page: Element) -> None:
@@ -253,6 +254,25 @@ def test_a_study_is_reported_from_its_folder_alone_with_trials_in_every_state(na
     expected = {each.state.value for each in summary.records if each.reports}
     assert {each.name for each in found["history"].figure.data} == expected
     assert ("front" in found) == (name == "several_objectives")
+
+
+def test_the_rungs_are_in_the_learning_curves_where_all_training_runs_are_as_long(tmp_path: Path) -> None:
+    records = made_up(30)
+    study = summary_of(records).study
+    settings = {"study_name": "digits", "trials_wait": True, "space": "define-by-run", "scope": "last"}
+    waiting = StoredStudy(tmp_path, settings, study.objectives, ())
+    curves = plots_of(summary_of(records).with_study(waiting))["curves"]
+    assert [each.x0 for each in curves.figure.layout.shapes] == pytest.approx([0.5, 1.5, 4.5])
+    assert "Dotted lines are the rungs: the best third of the trials" in curves.description
+    longer = replace(records[0], reports=tuple(replace(each, horizon=18.0) for each in records[0].reports))
+    curves = plots_of(summary_of([longer, *records[1:]]).with_study(waiting))["curves"]
+    assert not curves.figure.layout.shapes
+    assert "The rungs are at 6%, 17%, 50% of each training run: the best third" in curves.description
+
+
+def test_the_importances_say_what_they_rest_on() -> None:
+    described = plots_of(summary_of(made_up(30)))["importances"].description
+    assert described.endswith("optim 10%. It rests on the results of 12 trials.")
 
 
 def test_choices_that_are_numbers_are_no_axis_of_the_contour_and_lists_are_choices() -> None:

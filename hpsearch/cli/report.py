@@ -19,18 +19,21 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file.", show_default="report.html in the study")
     ] = None,
+    title: Annotated[str | None, typer.Option(help="The heading.", show_default="the name of the study")] = None,
+    note: Annotated[str | None, typer.Option(help="A text below the heading.", show_default=False)] = None,
 ) -> None:
     """Write one HTML file that shows the study, and needs neither network nor program.
 
     \b
     hpsearch report runs/digits
     hpsearch report runs/digits -o digits.html
+    hpsearch report runs/digits --title "Digits, second try" --note "With the new tokenizer."
     """
     folder = study_folder(study)
     file = folder / REPORT_FILE if output is None else output
     if file.is_dir():
         raise StudyError(f"--output {str(file)!r} is a folder; name a file in it, such as {str(file / REPORT_FILE)!r}.")
     summary = open_study(folder)
-    write_report(summary, file)
+    write_report(summary, file, title=title, note=note)
     print(file)
     say_problems(summary)

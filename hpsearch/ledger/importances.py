@@ -9,19 +9,22 @@ from collections import Counter
 import optuna
 from optuna.trial import TrialState as EngineState
 
+from ..search.result.parameter_importances import Importances
+
 _LEAST = 4
 
 
-def importances(study: optuna.Study) -> dict[str, float]:
+def importances(study: optuna.Study) -> Importances:
     """Return Optuna's parameter importances (PED-ANOVA), largest first; none of fewer than four trials.
 
     Of several objectives, those for the first one. Where fewer trials have trained to their end than have come to an
     earlier evaluation, which rungs bring about, they are compared by what they had reported there.
     """
     is_single = len(study.directions) == 1
-    compared = _at_the_same_point(study) if is_single else study
-    if len(compared.get_trials(deepcopy=False, states=(EngineState.COMPLETE,))) < _LEAST:
-        return {}
+    compared, resource = _at_the_same_point(study) if is_single else (study, None)
+    count = len(compared.get_trials(deepcopy=False, states=(EngineState.COMPLETE,)))
+    if count < _LEAST:
+        return Importances()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)
         try:
@@ -29,18 +32,21 @@ def importances(study: optuna.Study) -> dict[str, float]:
                 compared, target=None if is_single else lambda trial: trial.values[0]
             )
         except (ValueError, RuntimeError, ZeroDivisionError):
-            return {}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            return Importances()
+    return Importances(dict(sorted(found.items(), key=lambda item: -item[1])), count, resource)
 
 
-def _at_the_same_point(study: optuna.Study) -> optuna.Study:
-    """Return a study of what each trial had reported where most had come to; the same study if that is the end."""
+def _at_the_same_point(study: optuna.Study) -> tuple[optuna.Study, int | None]:
+    """Return a study of what each trial had reported where most had come to, and the resource of that point.
+
+    The same study, and None, if that is the end.
+    """
     trials = study.get_trials(deepcopy=False)
     reached = Counter(resource for each in trials for resource in each.intermediate_values)
     complete = sum(each.state is EngineState.COMPLETE for each in trials)
     most = max(reached.values(), default=0)
     if complete >= _LEAST and 2 * complete >= most:
-        return study
+        return study, None
     place = max((resource for resource, count in reached.items() if count == most), default=0)
     compared = optuna.create_study(direction=study.direction)
     compared.add_trials(
@@ -52,4 +58,4 @@ def _at_the_same_point(study: optuna.Study) -> optuna.Study:
             if math.isfinite(each.intermediate_values.get(place, math.nan))
         ]
     )
-    return compared
+    return compared, place

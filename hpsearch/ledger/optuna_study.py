@@ -13,6 +13,7 @@ from ..errors import StudyError
 from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.decisions.training_budget import TrainingBudget, full_runs_of
+from ..search.result.parameter_importances import Importances
 from ..search.store.read_study import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
@@ -194,7 +195,7 @@ class OptunaStudy:
         storage = engine._storage
         return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(engine._study_id, number))
 
-    def importances(self) -> dict[str, float]:
+    def importances(self) -> Importances:
         """Return Optuna's parameter importances, largest first; none of fewer than four trials."""
         with quiet_optuna():
             return importances(self.engine_study())

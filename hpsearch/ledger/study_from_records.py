@@ -15,6 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState as EngineState
 
 from ..errors import StorageError, StudyError
+from ..search.result.parameter_importances import Importances
 from ..search.space.search_space import SearchSpace
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE
 from ..search.store.stored_study import StoredStudy
@@ -82,7 +83,7 @@ class StudyFromRecords:
             raise outside_of_folder(str(named), "storage=URL or trust=True, in a command --storage URL or --trust")
         return str(named) if inside is None else inside
 
-    def importances(self) -> dict[str, float]:
+    def importances(self) -> Importances:
         """Return the share of the objective's variation that each parameter explains, largest first."""
         with quiet_optuna():
             return importances(self._from_records())

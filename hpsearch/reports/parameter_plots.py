@@ -12,10 +12,22 @@ from scipy.interpolate import griddata
 
 from ..search.metrics.objective import MINIMIZE
 from ..search.result.best_run import SearchSummary
+from ..search.result.parameter_importances import Importances
 from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..system.json_types import JsonObject
-from .figure import COLORS, Plot, by_state, figure_of, markers, with_value
+from .best_by_cost import resource_unit
+from .figure import (
+    COLORS,
+    Plot,
+    ValueAxis,
+    best_of,
+    by_state,
+    figure_of,
+    markers,
+    value_axis,
+    with_value,
+)
 from .tables import format_value
 
 _MOST_SLICES, _GRID = 6, 40
@@ -28,6 +40,8 @@ def importance_plot(importances: Mapping[str, float], summary: SearchSummary) ->
     names, shares = list(importances)[::-1], [round(each, 4) for each in importances.values()][::-1]
     shown = ", ".join(f"{name} {share:.0%}" for name, share in list(importances.items())[:3])
     description = f"Fraction of the variation of {summary.objective.name} that each parameter explains: {shown}."
+    if isinstance(importances, Importances):
+        description += f" It rests on {importances.basis(resource_unit(summary))}."
     bar = go.Bar(
         orientation="h",
         x=shares,
@@ -66,20 +80,26 @@ def slice_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     pairs = with_value(summary)
     if len(pairs) < 2 or not names:
         return None
-    rows = (len(names) + 2) // 3
+    rows, axis = (len(names) + 2) // 3, value_axis(((each.number, value) for each, value in pairs), best_of(summary))
     figure = figure_of([], grid={"rows": rows, "columns": min(3, len(names)), "pattern": "independent"})
     for place, name in enumerate(names, start=1):
         having = [(each, value) for each, value in pairs if name in each.params]
         if having:
-            _add_slice(figure, place, name, having, summary)
+            _add_slice(figure, place, name, having, summary, axis)
     description = (
         f"{summary.objective.name} by the value of {', '.join(names)}; open circles had not trained to completion."
+        f"{axis.description}"
     )
     return Plot("slices", "One parameter at a time", description, figure, 60 + 280 * rows)
 
 
 def _add_slice(
-    figure: go.Figure, place: int, name: str, pairs: Sequence[tuple[TrialRecord, float]], summary: SearchSummary
+    figure: go.Figure,
+    place: int,
+    name: str,
+    pairs: Sequence[tuple[TrialRecord, float]],
+    summary: SearchSummary,
+    axis: ValueAxis,
 ) -> None:
     values = [each.params[name] for each, _ in pairs]
     kind = _scale(summary, name, values)
@@ -89,8 +109,8 @@ def _add_slice(
         trace = markers(state, x, [value for _, value in some], [each for each, _ in some], legendgroup=state)
         figure.add_trace(trace.update(xaxis=f"x{place}", yaxis=f"y{place}", showlegend=state not in in_legend))
     figure.update_layout({f"xaxis{place}": {"title": name, "type": kind, **_in_order(values, kind)}})
-    if place % 3 == 1:
-        figure.update_layout({f"yaxis{place}": {"title": summary.objective.name}})
+    title = {"title": summary.objective.name} if place % 3 == 1 else {}
+    figure.update_layout({f"yaxis{place}": {**title, **axis.layout}})
 
 
 def _in_order(values: Sequence[object], kind: str) -> JsonObject:
@@ -143,10 +163,10 @@ def contour_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         columns[1],
         [each for each, _ in having],
         name="trials",
-        marker={"color": "white", "size": 6, "line": {"color": "#111827", "width": 1}},
+        marker={"color": "#ffffff", "size": 6, "line": {"color": "#111827", "width": 1}},
         showlegend=False,
-        customdata=[format_value(value) for _, value in having],
-        hovertemplate="%{customdata}<br>%{text}<extra></extra>",
+        text=[format_value(value) for _, value in having],
+        hovertemplate="%{text}<br>%{hovertext}<extra></extra>",
     )
     figure = figure_of(
         [surface, trials],

@@ -8,30 +8,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 
+from ..search.metrics.replicas import has_replicas
 from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
-from .figure import COLORS, Plot, by_state, figure_of, hover_text, markers, with_value
+from .best_by_cost import best_by_cost, resource_unit
+from .figure import (
+    COLORS,
+    Plot,
+    best_of,
+    by_state,
+    escaped,
+    figure_of,
+    markers,
+    value_axis,
+    with_value,
+)
 from .machines_used import lines_of
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
-from .tables import format_value
+from .tables import counted, format_duration, format_value
 
 
-def plots(summary: SearchSummary, importances: Mapping[str, float]) -> list[Plot]:
+def plots(summary: SearchSummary, importances: Mapping[str, float], defaults: float | None = None) -> list[Plot]:
     """Return the plots that have something to show, in the order of the page.
 
     Args:
         summary: of the study.
         importances: of the parameters, largest first.
+        defaults: the objective with the default parameters; None: unknown.
     """
     several = len(summary.study.objectives) > 1
     names = list(importances) or list(dict.fromkeys(name for each in summary.records for name in each.params))
     found = [
         _front(summary) if several else None,
-        _history(summary),
+        _progress(summary, defaults),
         _curves(summary),
+        _history(summary),
         importance_plot(importances, summary),
         slice_plot(summary, names),
         contour_plot(summary, names),
@@ -59,7 +74,7 @@ def _front(summary: SearchSummary) -> Plot | None:
             mode=mode,
             marker={"color": color, "size": 9},
             line={"color": color, "dash": "dot", "width": 1},
-            hovertemplate="%{x:.4g}, %{y:.4g}<br>%{text}<extra></extra>",
+            hovertemplate="%{x:.4g}, %{y:.4g}<br>%{hovertext}<extra></extra>",
         )
         for name, mode, color, some in (
             ("not on the front", "markers", COLORS["pruned"], behind),
@@ -78,36 +93,60 @@ def _front(summary: SearchSummary) -> Plot | None:
     return Plot("front", "Pareto front", description, figure, 420)
 
 
+def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
+    found = best_by_cost(summary)
+    if not found.steps:
+        return None
+    objective, unit = summary.objective, summary.study.unit
+    axes = [(f"{unit}s of all trials", [each.epochs for each in found.steps], found.epochs)]
+    if found.seconds is not None:
+        length, name = _unit(found.seconds)
+        times = [(each.seconds or 0.0) / length for each in found.steps]
+        axes.append((f"{name} of the search", times, found.seconds / length))
+    figure = figure_of([], grid={"rows": 1, "columns": len(axes), "pattern": "independent"})
+    values, numbers = [each.value for each in found.steps], [each.trial for each in found.steps]
+    for place, (title, x, end) in enumerate(axes, start=1):
+        on_axes = {"xaxis": f"x{place}", "yaxis": f"y{place}", "showlegend": place == 1}
+        line = {"color": COLORS["best"], "width": 2, "shape": "hv"}
+        so_far = go.Scatter(mode="lines", name="best so far", x=[*x, end], y=[*values, values[-1]], line=line)
+        figure.add_trace(so_far.update(hoverinfo="skip", legendgroup="best", **on_axes))
+        points = go.Scatter(mode="markers", name="better than all before", x=x, y=values, customdata=numbers)
+        marker = {"color": COLORS["best"], "size": 8}
+        template = "%{y:.4g} after %{x:.4g}<br>%{hovertext}<extra></extra>"
+        figure.add_trace(points.update(marker=marker, hovertemplate=template, legendgroup="points", **on_axes))
+        if defaults is not None:
+            line = {"color": COLORS["stopped"], "width": 2, "dash": "dash"}
+            level = go.Scatter(mode="lines", name="default parameters", x=[0, end], y=[defaults] * 2, line=line)
+            figure.add_trace(level.update(hoverinfo="skip", legendgroup="defaults", **on_axes))
+        head = {"title": objective.name} if place == 1 else {}
+        figure.update_layout({f"xaxis{place}": {"title": title, "rangemode": "tozero"}, f"yaxis{place}": head})
+    last = found.steps[-1]
+    description = (
+        f"Best {objective.name} of the trials that had ended, by the cost until then. The best, "
+        f"{format_value(last.value)} of trial {last.trial}, was there after {format_value(last.epochs)} of "
+        f"{counted(found.epochs, unit)}"
+    )
+    if found.seconds is not None and last.seconds is not None:
+        description += f" and {format_duration(last.seconds)} of {format_duration(found.seconds)}"
+    description += "; time in which no trial was trained is left out." if found.seconds is not None else "."
+    if has_replicas(summary.records):
+        description += " Here each training run counts alone, also where the result of a trial is the mean of several."
+    return Plot("progress", "Best so far", description, figure)
+
+
 def _history(summary: SearchSummary) -> Plot | None:
     pairs = with_value(summary)
     if not pairs:
         return None
-    objective = summary.objective
+    axis = value_axis([(each.number, value) for each, value in pairs], best_of(summary))
     traces = [
         markers(state, [each.number for each, _ in some], [value for _, value in some], [each for each, _ in some])
         for state, some in by_state(pairs).items()
     ]
-    description = f"{objective.name} of each trial, by number; open circles had not trained to completion. "
-    x, y = _best_so_far(summary)
-    if x:
-        line = {"color": COLORS["best"], "width": 2, "shape": "hv"}
-        traces.append(go.Scatter(mode="lines", name="best so far", x=x, y=y, line=line))
-        description += f"The best is {format_value(y[-1])}, since trial {x[-2]}."
-    figure = figure_of(traces, xaxis_title="trial", yaxis_title=objective.name)
-    return Plot("history", "History", description, figure)
-
-
-def _best_so_far(summary: SearchSummary) -> tuple[list[int], list[float]]:
-    x: list[int] = []
-    y: list[float] = []
-    for record in summary.records:
-        if record.is_eligible and (not y or summary.objective.is_better(record.values[0], y[-1])):
-            x.append(record.number)
-            y.append(record.values[0])
-    if x:
-        x.append(summary.records[-1].number)
-        y.append(y[-1])
-    return x, y
+    name = summary.objective.name
+    description = f"{name} of each trial, by number; open circles had not trained to completion.{axis.description}"
+    figure = figure_of(traces, xaxis_title="trial", yaxis={"title": name, **axis.layout})
+    return Plot("history", "All trials by number", description, figure)
 
 
 def _curves(summary: SearchSummary) -> Plot | None:
@@ -118,48 +157,98 @@ def _curves(summary: SearchSummary) -> Plot | None:
     groups: dict[str, list[TrialRecord]] = {}
     for record in shown:
         groups.setdefault("best" if record.number in best else record.state.value, []).append(record)
-    traces = [_lines(name, groups[name]) for name in sorted(groups, key=lambda name: name == "best")]
-    pruned = [each for each in shown if each.state is TrialState.PRUNED]
-    if pruned:
-        ends = [each.reports[-1] for each in pruned]
-        marker = {"color": "#6b7280", "size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "#6b7280"}}
-        x, y = [each.resource for each in ends], [each.value for each in ends]
-        traces.append(markers(TrialState.PRUNED.value, x, y, pruned, name="pruned here", marker=marker))
+    ordered = sorted(groups, key=lambda name: name == "best")
+    rungs = _rungs(summary, shown)
+    axis = value_axis([(each.number, one.value) for each in shown for one in each.reports], best_of(summary))
+    traces = [_lines(name, groups[name]) for name in ordered] + [_ends(name, groups[name]) for name in ordered]
+    pruned = sum(each.state is TrialState.PRUNED for each in shown)
     description = (
-        f"{summary.objective.name} of {len(shown)} trials during training; {len(pruned)} of them ended early, at "
-        "the crosses."
+        f"{summary.objective.name} of {counted(len(shown), 'trial')} during training; {pruned} of them ended early, at "
+        f"the crosses.{rungs.description}{axis.description}"
     )
-    by_samples = any(each.reports[-1].resource > 4 * max(each.reports[-1].epoch, 1.0) for each in shown)
-    unit = "sample" if by_samples else summary.study.unit
-    figure = figure_of(traces, xaxis_title=f"{unit}s", yaxis_title=summary.objective.name)
+    figure = figure_of(
+        traces,
+        xaxis_title=f"{resource_unit(summary)}s",
+        yaxis={"title": summary.objective.name, **axis.layout},
+        shapes=[_rung_line(each) for each in rungs.resources],
+        annotations=[_rung_label(each, place) for place, each in enumerate(rungs.resources, start=1)],
+    )
     return Plot("curves", "Learning curves", description, figure, 420)
+
+
+class _Rungs(NamedTuple):
+    """Where the rungs are in the plot, if that is the same for all trials, and a sentence about them."""
+
+    resources: tuple[float, ...] = ()
+    description: str = ""
+
+
+def _rungs(summary: SearchSummary, shown: Sequence[TrialRecord]) -> _Rungs:
+    ladder = getattr(summary.study, "ladder", None)
+    if ladder is None:
+        return _Rungs()
+    promoted = f"{ladder.part} of the trials that pause there is promoted"
+    horizons = {report.horizon for each in shown for report in each.reports}
+    if len(horizons) != 1 or not all(math.isfinite(each) and each > 0 for each in horizons):
+        where = ", ".join(f"{each:.0%}" for each in ladder.fractions)
+        return _Rungs((), f" The rungs are at {where} of each training run: {promoted}.")
+    resources = tuple(each * next(iter(horizons)) for each in ladder.fractions)
+    return _Rungs(resources, f" Dotted lines are the rungs: {promoted}.")
+
+
+def _rung_line(resource: float) -> dict[str, object]:
+    line = {"color": COLORS["pruned"], "width": 1.5, "dash": "dot"}
+    return {"type": "line", "x0": resource, "x1": resource, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def _rung_label(resource: float, place: int) -> dict[str, object]:
+    at = {"x": resource, "yref": "paper", "y": 0, "xanchor": "left", "yanchor": "bottom"}
+    return {**at, "text": f"rung {place}", "showarrow": False, "font": {"size": 11}}
 
 
 def _lines(name: str, records: Sequence[TrialRecord]) -> go.Scatter:
     """Return the curves of trials as one line with gaps, because hundreds of lines are slow to draw."""
     x: list[float | None] = []
     y: list[float | None] = []
-    texts: list[str] = []
+    numbers: list[int | None] = []
     for record in records:
-        text = f"trial {record.number}, {record.state.value}"
         for report in record.reports:
             x.append(report.resource)
             y.append(report.value if math.isfinite(report.value) else None)
-            texts.append(text)
+            numbers.append(record.number)
         x.append(None)
         y.append(None)
-        texts.append("")
+        numbers.append(None)
     is_best = name == "best"
     return go.Scatter(
-        mode="lines+markers",
+        mode="lines",
         name=name,
         x=x,
         y=y,
-        text=texts,
-        hovertemplate="%{y:.4g} after %{x:.4g}<br>%{text}<extra></extra>",
+        customdata=numbers,
+        legendgroup=name,
+        hovertemplate="%{y:.4g} after %{x:.4g}<br>%{hovertext}<extra></extra>",
         line={"color": COLORS[name], "width": 3 if is_best else 1},
-        marker={"size": 5 if is_best else 3},
         opacity=1.0 if is_best else 0.6,
+    )
+
+
+def _ends(name: str, records: Sequence[TrialRecord]) -> go.Scatter:
+    """Return a marker at the last finite report of each trial: a cross if it was pruned."""
+    ends = [[report for report in each.reports if math.isfinite(report.value)][-1] for each in records]
+    color, is_pruned = COLORS[name], name == TrialState.PRUNED.value
+    marker = {"color": color, "size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": color}}
+    x, y = [each.resource for each in ends], [each.value for each in ends]
+    return go.Scatter(
+        mode="markers",
+        name="pruned here" if is_pruned else name,
+        x=x,
+        y=y,
+        customdata=[each.number for each in records],
+        legendgroup=name,
+        showlegend=is_pruned,
+        hovertemplate="%{y:.4g} after %{x:.4g}<br>%{hovertext}<extra></extra>",
+        marker=marker if is_pruned else {"color": color, "size": 5},
     )
 
 
@@ -187,9 +276,10 @@ def _timeline(summary: SearchSummary) -> Plot | None:
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
-            hovertext=[hover_text(trained[each][1], spans[each].where) for each in places],
+            customdata=[trained[each][1].number for each in places],
+            hovertext=[escaped(spans[each].where) for each in places],
             hovertemplate="%{x:.3g} " + name + "<br>%{hovertext}<extra></extra>",
-            marker={"color": COLORS[state], "line": {"color": "white", "width": 1}},
+            marker={"color": COLORS[state], "line": {"color": "#ffffff", "width": 1}},
         )
         for state, places in groups.items()
     ]

@@ -135,11 +135,21 @@ def effort_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) 
     if not epochs or not seconds:
         return []
     lines = [f"All trials together trained {counted(epochs, study.unit)} in {format_duration(seconds)} of training."]
-    in_full = sum(_epochs_in_full(each) for each in records if each.reports)
-    if in_full > 1.05 * epochs:
-        saved = f"{1 - epochs / in_full:.0%} was saved"
-        lines.append(f"Run to completion, they would have trained {counted(in_full, study.unit)}; {saved}.")
+    saved = saved_fraction(records)
+    if saved is not None:
+        in_full = counted(epochs / (1 - saved), study.unit)
+        lines.append(f"Run to completion, they would have trained {in_full}; {saved:.0%} was saved.")
     return lines
+
+
+def saved_fraction(records: Sequence[TrialRecord]) -> float | None:
+    """Return the fraction of the epochs that pruning saved, compared to trials trained to completion.
+
+    None if that is less than a twentieth, or nothing was trained.
+    """
+    epochs = sum(each.epochs for each in records)
+    in_full = sum(_epochs_in_full(each) for each in records if each.reports)
+    return 1 - epochs / in_full if epochs and in_full > 1.05 * epochs else None
 
 
 def _epochs_in_full(record: TrialRecord) -> float:

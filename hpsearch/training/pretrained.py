@@ -65,6 +65,11 @@ class FromPretrained:
         self._of_the_class: dict[str, object] = {}  # options that are arguments of the class, not of its loading
         self._name, self._generation = "", None
 
+    @property
+    def model_name(self) -> str:
+        """The folder or the name on the Hub, and the model class: studies record it."""
+        return f"{self._name_or_path} ({getattr(self._model_class, '__name__', self._model_class)})"
+
     def __call__(self, trial: Any = None) -> PreTrainedModel:
         """Return a new model, in evaluation mode as `from_pretrained` gives it."""
         self._load()

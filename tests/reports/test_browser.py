@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,8 +44,10 @@ def chromium() -> Iterator[Any]:
 class Opened:
     """A report in the browser, without a network, scrolled to its end."""
 
-    def __init__(self, chromium: Any, file: Path, width: int = 1280) -> None:
-        self.context = chromium.new_context(viewport={"width": width, "height": 900}, offline=True)
+    def __init__(self, chromium: Any, file: Path, width: int = 1280, color_scheme: str = "light") -> None:
+        self.context = chromium.new_context(
+            viewport={"width": width, "height": 900}, offline=True, color_scheme=color_scheme
+        )
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.requested: list[str] = []
@@ -94,7 +97,9 @@ def test_every_plot_is_drawn_offline_without_an_error_and_a_keyboard_reaches_and
     chromium: Any, report: Path
 ) -> None:
     opened = Opened(chromium, report)
-    assert opened.drawn == ["history", "curves", "importances", "slices", "contour", "parallel", "timeline"]
+    assert opened.drawn == [
+        *("progress", "curves", "history", "importances", "slices", "contour", "parallel", "timeline")
+    ]
     opened.check(1280)
     lefts = opened.js(
         "[...document.querySelectorAll('[data-plot=slices] .bglayer .bg')].map(e => Math.round(e.getBBox().x))"
@@ -110,6 +115,79 @@ def test_every_plot_is_drawn_offline_without_an_error_and_a_keyboard_reaches_and
         assert is_sorted_as == order
         assert len(shown) == 200
         assert shown == sorted(shown, reverse=order == "descending")
+
+
+def test_a_point_shows_its_row_by_a_click_and_by_keys_also_where_the_filter_hides_it(
+    chromium: Any, report: Path
+) -> None:
+    opened = Opened(chromium, report)
+    page, picked = opened.page, "[...document.querySelectorAll('tr.picked')].map(each => +each.dataset.trial)"
+    rows = "[...document.querySelectorAll('tr[data-trial]')]"
+    page.fill("#filter", "complete  ADAMW")
+    shown = opened.js(f"{rows}.filter(each => !each.hidden).map(each => each.textContent)")
+    assert 0 < len(shown) < 200
+    assert all("complete" in each and "adamw" in each for each in shown)
+    assert page.text_content("#shown") == f"{len(shown)} of 200 trials"
+
+    history = page.locator("[data-plot=history]")
+    history.scroll_into_view_if_needed()
+    history.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert "trial 1, " in page.text_content("#said-history")
+    page.keyboard.press("Enter")
+    assert opened.js(picked) == [1]
+    assert opened.js("document.activeElement.dataset.trial") == "1"
+    assert page.input_value("#filter") == ""
+    page.wait_for_function("document.querySelector('tr.picked').getBoundingClientRect().top < innerHeight")
+
+    history.scroll_into_view_if_needed()
+    page.locator("[data-plot=history] .point").nth(7).click(force=True)
+    page.wait_for_function(f"{picked}[0] !== 1")
+    assert len(opened.js(picked)) == 1
+    page.get_by_role("button", name="seconds").click()
+    page.get_by_role("button", name="Best first").click()
+    assert opened.js(f"{rows}.map(each => +each.dataset.trial)") == [
+        each.number for each in summary_of([*hostile_records(), *made_up(200)[12:]]).best_first()
+    ]
+    opened.check(1280)
+
+
+def test_the_saved_table_has_a_row_for_each_trial_and_no_text_that_a_spreadsheet_would_compute(
+    chromium: Any, tmp_path: Path
+) -> None:
+    records = made_up(3)
+    records[1] = replace(records[1], params={**records[1].params, "optim": '=1+1, "x"'})
+    write_report(summary_of(records), tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    with opened.page.expect_download() as saved:
+        opened.page.get_by_role("button", name="Download CSV").click()
+    assert saved.value.suggested_filename == "digits.csv"
+    with Path(saved.value.path()).open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [each["number"] for each in table] == ["0", "1", "2"]
+    assert [float(each["params.learning_rate"]) for each in table] == [each.params["learning_rate"] for each in records]
+    assert table[1]["params.optim"] == '\'=1+1, "x"'
+    opened.check(1280)
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_the_plots_follow_the_color_scheme_and_axe_finds_nothing(
+    chromium: Any, report: Path, color_scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    opened = Opened(chromium, report, color_scheme=color_scheme)
+    opened.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    found = axe.Axe().run(opened.page).response["violations"]
+    assert [(each["id"], each["impact"], [node["html"] for node in each["nodes"][:3]]) for each in found] == []
+    font = "document.querySelector('[data-plot=history]')._fullLayout.font.color"
+    ink = {"light": "#111827", "dark": "#e5e7eb"}
+    assert opened.js(font) == ink[color_scheme]
+    opened.page.emulate_media(color_scheme="dark" if color_scheme == "light" else "light")
+    opened.page.wait_for_function(f"{font} !== '{ink[color_scheme]}'")
+    opened.js("dispatchEvent(new Event('beforeprint'))")
+    assert opened.js(font) == ink["light"]  # on paper
+    opened.check(1280)
 
 
 def test_on_a_narrow_screen_nothing_is_wider_than_the_page_and_slices_are_below_each_other(

@@ -17,8 +17,9 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from transformers import BertModel
 
-from hpsearch import TrainingArguments
+from hpsearch import FromPretrained, TrainingArguments
 from hpsearch.search.store.provenance import describe_environment, differences, fingerprint
 from tests.support.models import classification_data, language_data
 from tests.support.searching import ROOT
@@ -242,3 +243,31 @@ def test_secrets_in_the_values_of_arguments_are_neither_recorded_nor_shown() -> 
     assert "hub_model_id" in shown
     assert "'decay': 0.2" in shown
     assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        (datasets.DatasetInfo(dataset_name="glue", config_name="sst2"), "glue sst2 train"),
+        (datasets.DatasetInfo(dataset_name="imdb", config_name="default"), "imdb train"),
+        (datasets.DatasetInfo(dataset_name="csv"), None),
+        (datasets.DatasetInfo(), None),
+    ],
+    ids=["configuration", "default configuration", "read from files", "made here"],
+)
+def test_a_dataset_of_the_hub_is_named_in_a_session(info: datasets.DatasetInfo, expected: str | None) -> None:
+    data = datasets.Dataset.from_dict({"x": [1]}, info=info, split="train")
+    names = describe_environment(TrainingArguments("out"), {"train_dataset": data, "eval_dataset": [1]})["names"]
+    assert names == ({} if expected is None else {"train_dataset": expected})
+
+
+def test_a_model_is_named_by_its_weights_or_by_the_function_that_makes_it() -> None:
+    def name_of_model(model_init: object) -> str | None:
+        described = describe_environment(TrainingArguments("out"), {}, {"model_init": model_init})
+        name: str | None = described["names"].get("model")
+        return name
+
+    assert name_of_model(FromPretrained(BertModel, "some/weights")) == "some/weights (BertModel)"
+    assert name_of_model(points) == "made by tests.support.small_trainer.points"
+    assert name_of_model(lambda: None) is None
+    assert name_of_model(None) is None

@@ -15,6 +15,7 @@ from rich.console import Console
 from hpsearch import Categorical, FixedTrial, Float, SearchSpace, SearchSummary, Study, TrialRecord, TrialState
 from hpsearch.reports.console import LiveView
 from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.result.parameter_importances import Importances
 from hpsearch.search.trial import Report, Span
 
 
@@ -97,8 +98,8 @@ class NoEngine:
     def engine_study(self) -> Any:
         raise AssertionError
 
-    def importances(self) -> dict[str, float]:
-        return {"learning_rate": 0.7, "weight_decay": 0.2, "optim": 0.1}
+    def importances(self) -> Importances:
+        return Importances({"learning_rate": 0.7, "weight_decay": 0.2, "optim": 0.1}, 12)
 
     def dashboard_command(self) -> str | None:
         return None

@@ -26,6 +26,7 @@ from .findings.ties import tied_with_best
 from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
 from .no_best_trial import explain_absence
+from .parameter_importances import Importances
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +40,7 @@ class Engine(Protocol):
     def engine_study(self) -> Any:
         """Return the engine's own study object."""
 
-    def importances(self) -> dict[str, float]:
+    def importances(self) -> Importances:
         """Return how much of the objective's variation each parameter explains."""
 
     def dashboard_command(self) -> str | None:
@@ -82,10 +83,10 @@ class SearchSummary:
         """The engine's own study: an `optuna.Study` for the Optuna backend."""
         return self._engine().engine_study()
 
-    def importances(self) -> dict[str, float]:
+    def importances(self) -> Importances:
         """Return the fraction of the objective's variation that each parameter explains, largest first.
 
-        The result is empty if there are too few trials.
+        The result, a dict, is empty if there are too few trials; its `trials` is the number that it rests on.
         """
         return self._engine().importances()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...system.json_types import JsonObject
 from ...system.machine import cores
 from ...system.redaction import hidden
+from .code_origin import name_of
 from .fingerprints import SCHEME, fingerprints, is_comparable
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datase
 _SAMPLES = 16
 HP_SPACE, CALLBACKS = "hp_space", "callbacks"
 PROCESSES = "processes_per_trial"
+# In a session: the names of the model and of the datasets, which are compared with nothing.
+NAMES, MODEL, MODEL_INIT = "names", "model", "model_init"
+# Data that was read from files has the name of their format.
+_FILE_FORMATS = {"arrow", "csv", "generator", "json", "pandas", "parquet", "sql", "text", "webdataset"}
 # Where a run writes, and what it shows: these change no numbers.
 WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
 
@@ -31,7 +36,7 @@ def describe_environment(
     functions: Mapping[str, object] | None = None,
     processes: int = 1,
 ) -> JsonObject:
-    """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
+    """Return arguments, package versions, machine, names and fingerprints of data and functions, for `study.json`.
 
     Args:
         args: the training arguments.
@@ -53,7 +58,28 @@ def describe_environment(
         "functions": fingerprints(functions or {}),
         "fingerprint_scheme": SCHEME,
         PROCESSES: processes,
+        NAMES: _names(data, (functions or {}).get(MODEL_INIT)),
     }
+
+
+def _names(data: Mapping[str, object], model_init: Any) -> dict[str, str]:
+    """Return the names of the model and of the datasets, as far as they have any; they only inform readers."""
+    names = {name: _name_of_dataset(each) for name, each in data.items()}
+    if model_init is not None:
+        is_named = hasattr(model_init, "__qualname__") and "<" not in model_init.__qualname__
+        made = f"made by {name_of(model_init)}" if is_named else None
+        names[MODEL] = getattr(model_init, "model_name", made)
+    return {name: each for name, each in names.items() if isinstance(each, str)}
+
+
+def _name_of_dataset(dataset: object) -> str | None:
+    """Return the name of a dataset of the Hub, with its configuration and split; None if it has none."""
+    info = getattr(dataset, "info", None)
+    name = getattr(info, "dataset_name", None)
+    if not name or name in _FILE_FORMATS:
+        return None
+    parts = [name, getattr(info, "config_name", None), getattr(dataset, "split", None)]
+    return " ".join(str(each) for each in parts if each and each != "default")
 
 
 def is_known(session: Mapping[str, object]) -> bool:

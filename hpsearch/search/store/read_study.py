@@ -38,7 +38,7 @@ from .checked_json import (
     whole,
 )
 from .own_files import is_own_folder, links_out, read_own_text
-from .provenance import PROCESSES
+from .provenance import NAMES, PROCESSES
 from .stored_record import record_from_json
 
 STUDY_FILE = "study.json"
@@ -159,6 +159,7 @@ def _session(value: object) -> JsonObject:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
     checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text), PROCESSES: optional(_at_least_one)}
+    checks |= {NAMES: mapping(text)}
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 

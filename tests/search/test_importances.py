@@ -1,0 +1,39 @@
+"""Importances say how many trials they rest on, and at which point those were compared."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from hpsearch.ledger.importances import importances
+
+
+@pytest.mark.parametrize(
+    ("complete", "trials", "resource"),
+    [(12, 12, None), (6, 6, None), (5, 12, 2), (2, 12, 2)],
+    ids=["all", "half of them", "fewer than half", "fewer than four"],
+)
+def test_importances_rest_on_the_results_or_on_the_reports_where_most_trials_had_come_to(
+    complete: int, trials: int, resource: int | None
+) -> None:
+    study = optuna.create_study()
+    for number in range(12):
+        is_complete = number < complete
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"x": number / 11},
+                distributions={"x": optuna.distributions.FloatDistribution(0.0, 1.0)},
+                state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
+                value=float(number) if is_complete else None,
+                intermediate_values={2: 2.0 * number, **({9: float(number)} if is_complete else {})},
+            )
+        )
+    found = importances(study)
+    assert found == {"x": 1.0}
+    assert (found.trials, found.resource) == (trials, resource)
+
+
+def test_importances_of_too_few_trials_rest_on_none() -> None:
+    found = importances(optuna.create_study())
+    assert (found, found.trials, found.resource) == ({}, 0, None)

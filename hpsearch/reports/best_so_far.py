@@ -62,8 +62,14 @@ class BestSoFar:
         if self.seen is None or self._study.objective.is_better(value, self.seen.value):
             self.seen = Seen(value, number, selected.report.step)
 
-    def describe(self, records: Mapping[int, TrialRecord], running: Collection[int]) -> str:
-        """Return the best value and its trial, in words; of several objectives, how many trials are on the front."""
+    def describe(self, records: Mapping[int, TrialRecord], running: Collection[int], with_result: bool = True) -> str:
+        """Return the best value and its trial, in words; of several objectives, how many trials are on the front.
+
+        Args:
+            records: the trials that have ended or paused, by number.
+            running: the numbers of those that run.
+            with_result: whether the best result follows, if it is not the best value so far.
+        """
         if len(self._study.objectives) > 1 and self._front:
             return f"{len(self._front)} on the Pareto front"
         if self.seen is None and self.result is None:

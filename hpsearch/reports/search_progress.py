@@ -182,8 +182,10 @@ def _at_rungs(ladder: Ladder, known: Sequence[_Known], to_begin: int, outlook: O
     """Return the rest where trials pause at rungs, and a part of them is promoted from each."""
     first = min((each.number for each in known), default=0)
     after = max((each.number for each in known), default=-1) + 1
-    ranked = [each for each in known if not ladder.completes(each.number - first)]
-    running = {each.number: 1.0 - each.at for each in known if each.is_running and each not in ranked}
+    ranked, unranked = list[_Known](), list[_Known]()
+    for each in known:
+        (unranked if ladder.completes(each.number - first) else ranked).append(each)
+    running = {each.number: 1.0 - each.at for each in unranked if each.is_running}
     to_complete = sum(ladder.completes(number - first) for number in range(after, after + to_begin))
     points = [0.0, *(_pause_at(ladder, level, ranked) for level in range(1, ladder.end)), 1.0]
     to_rank = to_begin - to_complete
@@ -204,7 +206,7 @@ def _at_rungs(ladder: Ladder, known: Sequence[_Known], to_begin: int, outlook: O
         others += left * (end - begin)
         in_segment = [each for each in ranked if each.is_running and each.at < end - ROUNDING]
         running |= {each.number: end - each.at for each in in_segment if level == 0 or each.is_beyond(begin)}
-    complete = sum(each.at >= 1 - ROUNDING for each in known if each not in ranked)
+    complete = sum(each.at >= 1 - ROUNDING for each in unranked)
     return Remaining(running, others, starts, at_each[-1] + to_complete + complete)
 
 

@@ -15,7 +15,7 @@ from .curve_scale import CurveScale
 from .search_progress import Estimate, SearchProgress
 
 _SECONDS_OF_QUIET = 120.0  # thousands of workers report their progress only every minute or two
-# Values that the scale of curves rests on, and trials from which on an estimate is kept for a second.
+# Values that the scale of curves rests on, and trials for which an estimate is kept for a second.
 _MOST_VALUES, _MANY = 5000, 1000
 
 
@@ -124,7 +124,9 @@ class SearchState:
         self.counted = sum(record.is_counted for record in known)
         self.best.take(known, changed)
         self._values.extend(report.value for each in changed for report in each.reports)
-        self._scale = self._estimate = None
+        self._scale = None
+        if len(known) < _MANY:
+            self._estimate = None
         self.progress.take_records(self.records)
 
     @property
@@ -151,9 +153,9 @@ class SearchState:
             scale = self._scale = CurveScale.of(list(self._values))
         return scale
 
-    def best_in_words(self) -> str:
-        """Return the best value so far and its trial."""
-        return self.best.describe(self.records, self.running)
+    def best_in_words(self, with_result: bool = True) -> str:
+        """Return the best value so far and its trial; and the best result, if that is another one."""
+        return self.best.describe(self.records, self.running, with_result)
 
     def progress_in_words(self) -> str:
         """Return how many of the trials have ended, and with a budget, how much of it is used."""
@@ -162,9 +164,8 @@ class SearchState:
         return ", ".join(parts if budget is None else [*parts, f"{self.used:.3g}/{budget:g} full runs"])
 
     def estimate(self, now: float) -> Estimate:
-        """Return how far the search is, and the seconds left."""
-        if self._estimate is not None and len(self.records) >= _MANY and now - self._estimate[0] < 1:
-            return self._estimate[1]
-        found = self.progress.estimate(now)
-        self._estimate = now, found
-        return found
+        """Return how far the search is, and the seconds left; of thousands of trials, as estimated some seconds ago."""
+        if self._estimate is None or now - self._estimate[0] >= len(self.records) // _MANY:
+            self._estimate = now, self.progress.estimate(now)
+        (at, (fraction, left)) = self._estimate
+        return Estimate(fraction, None if left is None else max(0.0, left - (now - at)))

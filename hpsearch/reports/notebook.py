@@ -24,7 +24,8 @@ from .tables import format_clock, format_value
 _SECONDS_BETWEEN = 0.5
 _ROWS, _MESSAGES, _PARAMETERS = 16, 12, 8
 _CELL = "text-align:right;padding:2px 8px;white-space:nowrap"
-_TEXT = "text-align:left;padding:2px 8px"
+_HEAD = "text-align:right;padding:2px 8px;white-space:normal;vertical-align:bottom"
+_TEXT = "text-align:left;padding:2px 8px;min-width:12em"
 
 
 class NotebookView(LineView):
@@ -102,7 +103,7 @@ class NotebookView(LineView):
             fraction, told = progress_in_words(state, self._clock())
             parts.append(
                 f'<div><progress value="{fraction:.3f}" max="1" style="width:16em" aria-label="progress of the search">'
-                f"</progress> {escape(told)}</div><div>{escape(state.best_in_words())}</div>"
+                f"</progress> {escape(told)}</div><div><strong>{escape(state.best_in_words())}</strong></div>"
             )
             parts.append(_table(state, list(self._latest), self._clock()))
         if self._activity:
@@ -124,11 +125,16 @@ def _table(state: SearchState, latest: Sequence[int], now: float) -> str:
     rows = [_Row.of(state, number, running.get(number), records.get(number), now) for number in shown]
     names = list(dict.fromkeys(name for row in rows for name in row.params))[:_PARAMETERS]
     heads = ["trial", "state", "trained", *(each.name for each in state.study.objectives), "curve", "time", *names, ""]
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(each)}</th>' for each in heads)
+    head = "".join(f'<th scope="col" style="{_HEAD}">{_breakable(each)}</th>' for each in heads)
     count = len({*running, *records})
     more = f"<div>{count - len(shown)} other trials are not shown</div>" if count > len(shown) else ""
     body = "".join(row.html(state, names, is_best=best is not None and row.number == best.number) for row in rows)
-    return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
+    return f'<table style="border-collapse:collapse;font-size:inherit;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
+
+
+def _breakable(name: str) -> str:
+    """Return a name that a narrow column breaks after its words."""
+    return escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 
 class _Row:
@@ -172,8 +178,8 @@ class _Row:
         told = [f'<td style="{_CELL}">{escape(each)}</td>' for each in cells]
         told.append(f'<td style="{_CELL}">{_curve(self.reports, state.scale)}</td>')
         told += [f'<td style="{_CELL}">{escape(each)}</td>' for each in [format_clock(self.seconds), *params]]
-        weight = ";font-weight:bold" if is_best else ""
-        return f'<tr style="{weight.lstrip(";")}">{"".join(told)}<td style="{_TEXT}">{escape(self.note)}</td></tr>'
+        note = f'<td style="{_TEXT}">{escape(self.note)}</td>' if self.note else "<td></td>"
+        return f'<tr style="{"font-weight:bold" if is_best else ""}">{"".join(told)}{note}</tr>'
 
 
 def _curve(reports: Sequence[Report], scale: CurveScale) -> str:

@@ -129,7 +129,8 @@ def _table(state: SearchState, latest: Sequence[int], now: float) -> str:
     count = len({*running, *records})
     more = f"<div>{count - len(shown)} other trials are not shown</div>" if count > len(shown) else ""
     body = "".join(row.html(state, names, is_best=best is not None and row.number == best.number) for row in rows)
-    return f'<table style="border-collapse:collapse;font-size:inherit;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
+    style = "border-collapse:collapse;font-size:inherit;margin:6px 0"
+    return f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
 
 
 def _breakable(name: str) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from ..errors import SearchInterrupted
-from ..search.listener import SearchListener
+from ..search.listener import SearchListener, showing
 from .stored_command import read_command
 from .study_file import Command, LeavesCommand, make_trainer
 from .trust import File, Given, Trust, admitted, announce, speaks
@@ -202,10 +202,12 @@ def _search(command: Command) -> None:
     from ..reports.console import console_listener
     from ..reports.tables import describe_best, trials_table
 
-    plan = command.plan()
+    with showing(console_listener(is_shown=speaks()), f"importing {os.path.relpath(command.file)}"):
+        plan = command.plan()
     shown = {**plan.search, **command.search}.get("progress", True)
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
-    trainer = make_trainer(plan, command)
+    with showing(listener, "making the trainer and its data"):
+        trainer = make_trainer(plan, command)
     leaving = LeavesCommand(command, listener)
     search, names = plan.settings(command.arguments, {**command.search, "progress": leaving})
     if names and speaks():
@@ -223,8 +225,8 @@ def _search(command: Command) -> None:
         return
     summary = best[0].run_summary
     console = Console(highlight=False)
-    console.print(trials_table(summary.study, summary.records))
+    console.print(trials_table(summary.study, summary.records, has_heading=not shown))
     for each in best:
-        console.print(describe_best(each), soft_wrap=True, markup=False)
+        console.print(describe_best(each, has_test_set=not shown), soft_wrap=True, markup=False)
     folder = shlex.quote(str(summary.study.folder))
     console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -17,22 +18,17 @@ from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import FOLD, TrialRecord, TrialState
-
-_BARS = "▁▂▃▄▅▆▇█"
+from .curve_scale import CurveScale
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a curve of values in one line of text.
+    """Return a curve of values in one line of text, on a scale of its own.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'
     """
-    finite = [value for value in values if value == value and abs(value) != float("inf")]
-    if not finite:
-        return ""
-    low, high = min(finite), max(finite)
-    span = (high / 2 - low / 2) or 1.0  # halves, so that the largest floats do not overflow
-    return "".join(_BARS[min(7, int((value / 2 - low / 2) / span * 7 + 0.5))] for value in finite)
+    finite = [value for value in values if math.isfinite(value)]
+    return CurveScale(min(finite), max(finite)).sparkline(finite) if finite else ""
 
 
 def format_clock(seconds: float) -> str:
@@ -59,29 +55,21 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} days"
 
 
-def format_rate(count: int, seconds: float) -> str:
-    """Return how many trials end in a minute, or in an hour if it is less than one.
-
-    >>> format_rate(84, 1200), format_rate(3000, 60), format_rate(3, 3600)
-    ('4.2 trials/min', '3000 trials/min', '3.0 trials/h')
-    """
-    rate, unit = count * 60 / max(seconds, 1e-9), "min"
-    if rate < 1:
-        rate, unit = rate * 60, "h"
-    return f"{rate:.1f} trials/{unit}" if rate < 10 else f"{rate:.0f} trials/{unit}"
-
-
-def trials_table(study: Study | StoredStudy, records: Sequence[TrialRecord], limit: int = 4) -> Table:
+def trials_table(
+    study: Study | StoredStudy, records: Sequence[TrialRecord], limit: int = 4, has_heading: bool = True
+) -> Table:
     """Return a table of the best trials, one column each: value, curve, time and parameters.
 
     Args:
         limit: how many trials to show; four fit into 80 characters.
+        has_heading: whether the study and the number of trials are above it; the end of a search has just told them.
     """
     ranked = ranking(records, study.objectives)
     shown = (ranked or closest(records, study.constraints))[:limit]
     best = best_records(records, study.objectives)
     names = list(dict.fromkeys(name for record in shown for name in record.params))
-    table = Table(title=Text(_heading(study, records)), title_justify="left", box=box.SIMPLE_HEAD)
+    title = Text(_heading(study, records)) if has_heading else None
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
     for record in shown:
         table.add_column(
@@ -95,8 +83,9 @@ def trials_table(study: Study | StoredStudy, records: Sequence[TrialRecord], lim
             Text(constraint.name),
             *(f"{'holds' if each >= 0 else 'broken'} by {format_value(abs(each))}" for each in slacks),
         )
+    scale = CurveScale.of(report.value for record in records for report in record.reports)
     curve = "curve" if len(study.objectives) == 1 else f"curve of {study.objective.name}"
-    table.add_row(Text(curve), *(sparkline([report.value for report in record.reports][-9:]) for record in shown))
+    table.add_row(Text(curve), *(scale.sparkline([report.value for report in record.reports][-9:]) for record in shown))
     table.add_row("seconds", *(f"{record.seconds:.1f}" for record in shown), end_section=True)
     for name in names:
         table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
@@ -181,8 +170,12 @@ def failures(records: Sequence[TrialRecord]) -> list[str]:
     return [f"trial {each.number} failed: {each.reason}" for each in records if each.state is TrialState.FAILED]
 
 
-def describe_best(best: BestRun) -> str:
-    """Return one paragraph about the best run, or about why there is none."""
+def describe_best(best: BestRun, has_test_set: bool = True) -> str:
+    """Return one paragraph about the best run, or about why there is none.
+
+    Args:
+        has_test_set: whether the metrics on the test set follow; the end of a search has just told them.
+    """
     if best.run_id is None:
         return str(best.run_summary.explain_absence())
     where = f"weights in {best.checkpoint}" if best.checkpoint is not None else "weights not kept"
@@ -195,7 +188,7 @@ def describe_best(best: BestRun) -> str:
         if best.objective_std is not None:
             runs = counted(len(best.values or {}), "fold" if best.run_summary.study.fold_count else "seed")
             value += f" (mean of {runs}, standard deviation {best.objective_std:.2g})"
-    held_out = "".join(f"\n{each}" for each in held_out_in_words(best.run_summary))
+    held_out = "".join(f"\n{each}" for each in held_out_in_words(best.run_summary) if has_test_set)
     return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}{held_out}"
 
 

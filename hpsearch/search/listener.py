@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .trial import Report, Trial, TrialRecord
@@ -20,6 +21,9 @@ class SearchListener:
 
     def on_first_call(self, news: str) -> None:
         """Handle news of the first call of a function that `tune` searches: that it runs, or how it has ended."""
+
+    def on_activity(self, activity: str) -> None:
+        """Handle what takes long before the first trial, such as opening the study; empty when it is done."""
 
     def on_search_prepare(self, study: Study) -> None:
         """Handle valid settings: next, the search packs the data, and opens the folder and the storage."""
@@ -69,6 +73,10 @@ class PassingListener(SearchListener):
         """Pass on."""
         self._listener.on_first_call(news)
 
+    def on_activity(self, activity: str) -> None:
+        """Pass on."""
+        self._listener.on_activity(activity)
+
     def on_search_prepare(self, study: Study) -> None:
         """Pass on."""
         self._listener.on_search_prepare(study)
@@ -112,3 +120,13 @@ class PassingListener(SearchListener):
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Pass on."""
         self._listener.on_search_end(study, records)
+
+
+@contextlib.contextmanager
+def showing(listener: SearchListener, activity: str) -> Iterator[None]:
+    """Notify a listener of an activity before the first trial, and of its end, whatever it comes to."""
+    listener.on_activity(activity)
+    try:
+        yield
+    finally:
+        listener.on_activity("")

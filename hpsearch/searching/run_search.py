@@ -26,7 +26,7 @@ from ..errors import (
 from ..search.decisions.evaluation_points import points_of
 from ..search.decisions.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.half_done_trials import check_processes
-from ..search.listener import SearchListener
+from ..search.listener import SearchListener, showing
 from ..search.metrics.selection import best_records
 from ..search.process_group import Ranks
 from ..search.requests.in_effect import InEffect
@@ -199,9 +199,15 @@ class Search:
         )
         if self.callbacks:
             session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)
-        with ending_for_all_ranks(self.ranks, session.records), naming_the_disk(self.study.folder):
+        with (
+            contextlib.ExitStack() as opening,
+            ending_for_all_ranks(self.ranks, session.records),
+            naming_the_disk(self.study.folder),
+        ):
+            opening.enter_context(showing(self.listener, "opening the study"))
             with self.backend.connected(self.study, self.recipe), session.at_work():
                 self._open(folder, session)
+                opening.close()
                 try:
                     self._run_trials(session)
                 except InvalidInputError:

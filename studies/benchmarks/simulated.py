@@ -137,7 +137,7 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
         budget: in full training runs, of mean time; infinite if the strategy itself comes to an end.
         clock: `epochs`, of which each takes as long as any other, or `seconds`.
     """
-    times_of = _clock(task, clock)
+    times_of = clock_of(task, clock)
     end = budget * task.epochs / workers
     now, idle = 0.0, workers
     order = itertools.count()
@@ -170,7 +170,7 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
         strategy.told(trial, curves[trial][:epoch], float(times[trial][epoch]))
 
 
-def _clock(task: Task, clock: str) -> Callable[[Array], Array]:
+def clock_of(task: Task, clock: str) -> Callable[[Array], Array]:
     """Return what gives the times of a task, in mean epochs."""
     if clock == "epochs":
         return lambda points: np.tile(np.arange(1.0, task.epochs + 1), (len(points), 1))

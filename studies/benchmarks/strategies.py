@@ -368,6 +368,16 @@ class OursAtRandom(Strategy):
                 self._go_on.append(record)
         self._records[trial] = record
 
+    @property
+    def ladder(self) -> Ladder:
+        """The rungs."""
+        return self._ladder
+
+    @property
+    def records(self) -> Sequence[TrialRecord]:
+        """The trials as they are now, by number."""
+        return self._records
+
     def seed_offset(self, trial: int) -> int:
         """Return the offset of a replica."""
         replica = self._records[trial].replica

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpsearch import BestRun, FixedTrial, Float, Report, SearchListener, SearchSummary, TrialState
-from hpsearch.reports.console import LineView, LiveView, console_listener
+from hpsearch.reports.console import console_listener
+from hpsearch.reports.line_view import LineView
+from hpsearch.reports.live_view import LiveView
 from hpsearch.reports.tables import (
     count_states,
     describe_best,
@@ -17,12 +20,12 @@ from hpsearch.reports.tables import (
     failures,
     format_clock,
     format_duration,
-    format_rate,
     format_value,
     importance_table,
     sparkline,
     trials_table,
 )
+from hpsearch.search.listener import showing
 from tests.support.rendering import NoEngine, make_study, record, report, reports, shown, text_console
 from tests.support.small_trainer import small_trainer
 
@@ -254,7 +257,7 @@ def test_the_table_shows_the_best_trials_in_order_and_fits_80_columns() -> None:
     assert ["eval_accuracy", "0.9751", "0.6", "0.5"] in lines
     assert ["learning_rate", "0.5", "0.125", "1.235e-05"] in lines
     assert ["optim", "-", "-", "adamw_torch"] in lines
-    assert ["curve", "▁█", "▁", "▁▅█"] in lines
+    assert ["curve", "▇█", "▄", "▁▂▃"] in lines  # on the scale of all of them
     told = " ".join(output.split())
     assert "digits: maximize eval_accuracy, scope last" in told
     assert "6 trials: 2 complete, 1 pruned, 1 stopped, 1 failed, 1 interrupted" in told
@@ -365,19 +368,11 @@ def test_what_is_left_is_told_no_more_exactly_than_it_is_known(seconds: float, t
     assert format_duration(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "seconds", "text"),
-    [(1, 60, "1.0 trials/min"), (20, 60, "20 trials/min"), (59, 3600, "59 trials/h"), (6, 7200, "3.0 trials/h")],
-)
-def test_a_rate_is_per_minute_unless_it_is_slower(count: int, seconds: float, text: str) -> None:
-    assert format_rate(count, seconds) == text
-
-
 def test_paused_trials_are_shown_as_paused() -> None:
     console, stream = text_console()
     view = LineView(console)
     view.on_search_begin(make_study(4), [], [])
-    view.on_trial_end(record(0, 0.5, TrialState.PAUSED, reason="paused after 1 epoch"))
+    view.on_trial_end(record(0, 0.5, TrialState.PAUSED, reason="paused after 1 epoch", reports=reports(0.5)))
     assert "[0/4] trial 0 paused 0.5 after 1 epoch in 1.2 s; best so far 0.5 (trial 0, paused)" in stream.getvalue()
     view.on_trial_end(record(1, 0.7))
     assert "[1/4] trial 1 complete 0.7 in 1.2 s; best 0.7 (trial 1)" in stream.getvalue()
@@ -387,7 +382,32 @@ def test_a_paused_trial_that_breaks_a_constraint_is_not_the_best_so_far() -> Non
     console, stream = text_console()
     view = LineView(console)
     view.on_search_begin(make_study(4), [], [])
-    view.on_trial_end(record(0, 0.9, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": 0.1}))
-    assert stream.getvalue().splitlines()[-1].endswith("(breaks runtime); no result yet")
-    view.on_trial_end(record(1, 0.5, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": -0.1}))
-    assert stream.getvalue().splitlines()[-1].endswith("best so far 0.5 (trial 1, paused)")
+    for number, value, by in ((0, 0.9, 0.1), (1, 0.5, -0.1)):
+        last = replace(report(value, 1), violations={"runtime": by})
+        view.on_trial_end(record(number, value, TrialState.PAUSED, reports=(last,), violations={"runtime": by}))
+    first, second = stream.getvalue().splitlines()[-2:]
+    assert first.endswith("(breaks runtime); no result yet")
+    assert second.endswith("best so far 0.5 (trial 1, paused)")
+
+
+def test_a_trial_that_was_pruned_ahead_of_the_best_result_is_explained_in_one_line() -> None:
+    console, stream = text_console()
+    view = LineView(console)
+    view.on_search_begin(make_study(3), [], [])
+    curve = tuple(Report((value,), at, 40 * at, at, {}, horizon=6) for at, value in enumerate((0.75, 0.8, 0.5), 1))
+    view.on_trial_end(record(0, 0.5, reports=curve))
+    told = record(1, 0.7, TrialState.PRUNED, reports=(replace(curve[0], values=(0.7,)),), reason="pruned after 1 epoch")
+    view.on_trial_end(told)
+    assert stream.getvalue().splitlines()[-1] == (
+        "  trial 1 was pruned after 1 epoch (step 40, 17% of its training run) though 0.7 is better than the best "
+        "result, 0.5: 1 of 1 other trials were better at that point"
+    )
+    view.on_trial_end(record(2, 0.4, TrialState.PRUNED, reports=(replace(curve[0], values=(0.4,)),)))
+    assert stream.getvalue().splitlines()[-1].startswith("[3/3] trial 2 pruned 0.4")
+
+
+def test_an_activity_before_the_search_is_a_line_at_once_and_of_a_failed_one_nothing_stays() -> None:
+    console, stream = text_console()
+    with pytest.raises(ValueError, match="no data"), showing(LineView(console), "importing study.py"):
+        raise ValueError("no data")
+    assert stream.getvalue() == "importing study.py ...\n"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hpsearch import FixedTrial, Report, TrialState
-from hpsearch.reports.console import LiveView
+from hpsearch.reports.live_view import LiveView
+from hpsearch.search.listener import showing
 from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.rendering import Screen, make_study, record, report, reports, shown, text_console
 
@@ -50,8 +51,8 @@ def test_a_single_trial_is_shown_with_its_progress_its_curve_and_below_its_param
     for step, value in enumerate([0.1, 0.5, 0.9], start=1):
         screen.view.on_progress(trial, step, 12)
         screen.view.on_report(trial, report(value, step))
-    assert screen.lines[0].endswith("1/100, 0:00")
-    assert screen.lines[1] == "  best 0.5 (trial 0)"
+    assert screen.lines[0].endswith("1%, trials 1/100, 0:00")
+    assert screen.lines[1] == "  best so far 0.9 (trial 1, running); best result 0.5 (trial 0)"
     assert screen.lines[2].endswith("3/12 ▁▅█ 0.9")
     assert screen.lines[3:] == ["  x=0.1235, kind=[bold]"]
     assert "[1/100] trial 0 complete 0.5" in screen.printed.getvalue()
@@ -76,7 +77,7 @@ def test_trials_that_run_at_once_have_a_line_each_whatever_the_order_of_their_ev
     words = {number: line.replace("━", "").replace("╸", "").split() for number, line in screen.trials.items()}
     assert list(words) == [5, 7, 12]
     assert words[5][2:] == ["9/10", "x=0.625"]
-    assert words[7][2:] == ["2/20", "▁", "0.5", "x=0.875"]
+    assert words[7][2:] == ["2/20", "▅", "0.5", "x=0.875"]  # on the scale of all curves
     assert words[12][2:] == ["6/10", "▁█", "0.75", "x=1.5"]
     bars = {number: line.count("━") for number, line in screen.trials.items()}
     assert bars[5] > bars[12] > bars[7]
@@ -97,7 +98,7 @@ def test_the_display_fits_any_terminal_and_leaves_room_for_the_lines_above(
         screen.view.on_trial_begin(trial)
         screen.view.on_progress(trial, 1, 10)
     lines = screen.lines
-    more = running - len([line for line in lines if line.startswith("trial")]) + 1  # the head begins so too
+    more = running - len([line for line in lines if line.startswith("trial")])
     assert all(len(line) <= width for line in lines)
     assert len(lines) <= max(height * 2 // 3, 4)
     assert any(line.endswith("…") for line in lines[2:])
@@ -154,27 +155,28 @@ def test_a_trial_that_lost_its_worker_falls_back_with_its_progress_and_its_curve
     screen.view.on_notice("trial 0 has lost its worker (killed): it resumes in another one")
     assert "trial 0 has lost its worker (killed)" in screen.printed.getvalue()
     screen.view.on_progress(trial, 0, 0)
-    assert "starting ▁▂█ 0.9" in screen.trials[0]
+    assert "starting 0:00 ▁▂█ 0.9" in screen.trials[0]
     screen.view.on_progress(trial, 21, 100)
-    assert "21/100 ▁█ 0.2" in screen.trials[0]
+    assert "21/100 ▁▂ 0.2" in screen.trials[0]
     screen.view.on_report(trial, report(0.15, 20))
-    assert "▁█ 0.15" in screen.trials[0]
+    assert "▁▁ 0.15" in screen.trials[0]
 
 
 def test_a_trial_of_an_earlier_session_begins_with_the_curve_that_it_had(screen: Screen) -> None:
     trial = FixedTrial({}, 3)
     trial.earlier = record(3, state=TrialState.INTERRUPTED, reports=reports(0.1, 0.5, 0.9))
+    screen.view.on_records([trial.earlier])
     screen.view.on_trial_begin(trial)
-    assert "starting ▁▅█ 0.9" in screen.trials[3]
+    assert "starting 0:00 ▁▅█ 0.9" in screen.trials[3]
     screen.view.on_progress(trial, 2, 10)
-    assert "2/10 ▁█ 0.5" in screen.trials[3]
+    assert "2/10 ▁▅ 0.5" in screen.trials[3]
 
 
 def test_a_trial_that_ends_without_having_begun_is_told_and_counted(screen: Screen) -> None:
     screen.run(0)
     screen.end(1, state=TrialState.FAILED)
     assert "[1/100] trial 1 failed" in screen.printed.getvalue()
-    assert screen.lines[0].endswith("1/100, 0:00")
+    assert screen.lines[0].endswith("trials 1/100, 0:00")
     assert list(screen.trials) == [0]
 
 
@@ -214,89 +216,88 @@ def run_waves(screen: Screen, waves: int, at_once: int = 4, seconds: float = 60.
         screen.end(*numbers)
 
 
-def test_the_rate_is_that_of_the_trials_of_this_session(begin: Begin) -> None:
+def test_the_time_left_is_that_of_the_trials_that_remain_at_the_pace_of_this_session(begin: Begin) -> None:
     screen = begin(records=[record(number, 0.5) for number in range(50, 90)])
-    assert screen.lines[0].endswith("40/100, 0:00")
+    assert screen.lines[0].endswith("40%, trials 40/100, 0:00")
     run_waves(screen, 1)
     screen.end(90)  # has not run here
-    assert screen.lines[0].endswith("45/100, 1:00, 4.0 trials/min")
-    screen.now += 60
-    assert screen.lines[0].endswith("45/100, 2:00, 2.0 trials/min")
+    assert screen.lines[0].endswith("45%, trials 45/100, 1:00, about 14 min left")
 
 
-def test_the_time_left_is_told_once_two_trials_have_ended_for_each_that_runs_at_once(screen: Screen) -> None:
-    run_waves(screen, 1)
-    assert "left" not in screen.lines[0]
-    screen.run(*range(4, 8))
-    screen.now += 60
-    screen.end(4, 5, 6)
-    assert "left" not in screen.lines[0]
-    screen.end(7)
-    assert screen.lines[0].endswith("8/100, 2:00, 4.0 trials/min, about 23 min left")
-
-
-def test_the_time_left_runs_down_between_the_ends_of_trials_and_is_not_told_when_they_are_overdue(begin: Begin) -> None:
+def test_the_time_left_runs_down_between_the_ends_of_trials(begin: Begin) -> None:
     screen = begin(n_trials=12)
     run_waves(screen, 2)
-    screen.run(*range(8, 12))
+    trials = screen.run(*range(8, 12))
     told = []
-    for _ in range(4):
+    for step in range(4):
+        for trial in trials:
+            screen.view.on_progress(trial, step, 3)
         told.append(screen.lines[0].partition("about ")[2])
         screen.now += 20
     assert told == ["60 s left", "40 s left", "20 s left", ""]
-    screen.end(*range(8, 12))
-    assert "left" not in screen.lines[0]
-
-
-@pytest.mark.parametrize(("settings", "told"), [({"timeout": 300}, "about 3 min left"), ({"max_epochs": 5}, "")])
-def test_the_time_left_heeds_the_budgets_of_the_study(begin: Begin, settings: dict[str, Any], told: str) -> None:
-    screen = begin(**settings)
-    run_waves(screen, 2)
-    assert screen.lines[0].endswith(f"4.0 trials/min, {told}" if told else "4.0 trials/min")
-
-
-def test_with_rungs_a_trial_that_goes_on_waits_no_more_and_the_time_left_is_that_of_trials_to_begin(
-    screen: Screen,
-) -> None:
-    for number in range(4):
-        screen.run(number)
-        screen.now += 15
-        screen.end(number, state=TrialState.PAUSED)
-    assert screen.lines[0].endswith("0/100, 4 paused, 1:00, 4.0 trials/min, about 24 min left")
-    assert screen.lines[1] == "  best so far 0.5 (trial 0, paused)"
-    goes_on = FixedTrial({"x": 0.0}, 0)
-    goes_on.earlier = record(0, 0.5, TrialState.PAUSED)
-    screen.view.on_trial_begin(goes_on)
-    screen.view.on_records([record(number, 0.5, TrialState.PAUSED) for number in range(4)])
-    assert ", 3 paused, " in screen.lines[0]
-    screen.now += 60
-    screen.end(0)
-    assert screen.lines[0].endswith("1/100, 3 paused, 2:00, 2.0 trials/min, about 48 min left")
-    assert screen.lines[1] == "  best 0.5 (trial 0)"
-    others = [record(number, 0.5, TrialState.PRUNED) for number in range(50, 98)]  # of another search at the study
-    screen.view.on_records([record(0, 0.5), *others])
-    assert screen.lines[0].endswith("about 24 min left")
 
 
 @pytest.mark.parametrize(
-    ("n_trials", "cost", "told"),
+    ("settings", "told"),
     [
-        (None, 0.5, "about 8 min left"),
-        (100, 0.5, "about 8 min left"),
-        (5, 0.5, "about 60 s left"),
-        (None, 0.0, "2.0 trials/min"),
+        ({"timeout": 300}, "40%, trials 8/100, 2:00, about 3 min left"),
+        ({"max_epochs": 10}, "80%, trials 8/100, 2:00, about 52 s left"),
+        ({"budget": 10.0}, "80%, trials 8/100, 8/10 full runs, 2:00, about 52 s left"),
     ],
 )
-def test_with_a_budget_the_time_left_is_that_of_its_full_runs_left(
-    begin: Begin, n_trials: int | None, cost: float, told: str
-) -> None:
-    screen = begin(120, n_trials=n_trials, budget=10.0, records=[record(0, 0.5, fraction=1.0)])  # not of this session
-    for number in (1, 2):
-        assert "left" not in screen.lines[0]
-        screen.run(number)
-        screen.now += 30
-        screen.end(number, state=TrialState.PAUSED, fraction=cost)
+def test_of_several_limits_the_nearest_one_decides(begin: Begin, settings: dict[str, Any], told: str) -> None:
+    screen = begin(120, **settings)
+    for wave in (0, 4):
+        screen.run(*range(wave, wave + 4))
+        screen.now += 60
+        for number in range(wave, wave + 4):
+            screen.view.on_trial_end(record(number, 0.5, epochs=1.0, fraction=1.0))
     assert screen.lines[0].endswith(told)
+
+
+def test_a_trial_that_resumes_is_paused_no_more(screen: Screen) -> None:
+    for number in range(4):
+        screen.run(number)
+        screen.now += 15
+        screen.view.on_trial_end(record(number, 0.5, TrialState.PAUSED, reports=reports(0.5), fraction=0.5))
+    assert ", trials 0/100, 4 paused, 1:00" in screen.lines[0]
+    assert screen.lines[1] == "  best so far 0.5 (trial 0, paused)"
+    goes_on = FixedTrial({"x": 0.0}, 0)
+    goes_on.earlier = record(0, 0.5, TrialState.PAUSED, reports=reports(0.5))
+    screen.view.on_trial_begin(goes_on)
+    assert ", 3 paused, " in screen.lines[0]
+    assert screen.lines[1] == "  best so far 0.5 (trial 0, running)"
+    screen.now += 60
+    screen.view.on_trial_end(record(0, 0.5, reports=reports(0.5), fraction=1.0))
+    assert ", trials 1/100, 3 paused, 2:00" in screen.lines[0]
+    assert screen.lines[1] == "  best 0.5 (trial 0)"
+
+
+def test_the_curves_of_all_trials_are_on_one_scale(screen: Screen) -> None:
+    low, high = screen.run(0, 1)
+    for step in (1, 2):
+        screen.view.on_report(low, report(0.1 * step, step))
+        screen.view.on_report(high, report(0.8 + 0.1 * step, step))
+    assert " ▁▂ " in screen.trials[0]
+    assert " ▇█ " in screen.trials[1]
+
+
+def test_before_the_first_step_a_spinner_turns_beside_what_is_done() -> None:
+    screen = Screen()
+    with showing(screen.view, "importing study.py"):
+        first = screen.lines
+        screen.now += 3.25
+        assert [first, screen.lines] == [["⠋ importing study.py 0:00"], ["⠸ importing study.py 0:03"]]
+    assert screen.lines == [""]
+    assert not screen.view._live.is_started
+    with showing(screen.view, "opening the study"):
+        screen.begin()
+    screen.now += 4
+    assert screen.lines[2].endswith("preparing the first trial 0:04")
+    screen.run(0)
+    screen.now += 9
+    assert "starting 0:09" in screen.lines[2]
+    screen.view.on_search_end(make_study(), [])
 
 
 def test_events_of_several_threads_and_the_display_do_not_disturb_each_other() -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from hpsearch import FixedTrial, TrialState
 from hpsearch.reports.notebook import NotebookView
+from hpsearch.search.listener import showing
 from hpsearch.system.interruption import own_command
-from tests.support.rendering import make_study, record
+from tests.support.rendering import make_study, record, report
 
 ROOT = Path(__file__).parents[2]
 SEARCH = """
@@ -57,7 +58,7 @@ print(len(logs), all("in worker" in each and str(os.getpid()) not in each for ea
 
 
 def text_of(page: str) -> str:
-    return html.unescape(re.sub("<[^>]+>", "", page))
+    return html.unescape(re.sub("(<[^>]+>)+", " ", page))
 
 
 @pytest.fixture
@@ -116,7 +117,43 @@ def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: A
     text = text_of(page)
     for part in ("search 'digits'", "storage: in memory", "4/4", hostile, "best 0.25 (trial 2)"):
         assert part in text
-    assert re.findall(r"trial (\d) complete", text) == ["0", "1", "2"]
+    rows = text_of("".join(re.findall("<tr style.*?</tr>", page)))
+    assert re.findall(r"(\d) (complete|failed)", rows) == [(str(n), "complete") for n in range(3)] + [("3", "failed")]
+    assert "2 complete, best 100% 0.25" in rows
+
+
+def test_a_row_changes_in_place_while_its_trial_runs_and_its_curve_is_drawn(shell: Any) -> None:
+    from IPython.utils.capture import capture_output
+
+    view, trial = NotebookView(clock=lambda: 60.0), FixedTrial({"x": 0.5}, 0)
+    with capture_output():
+        view.on_search_begin(make_study(4), [], [])
+        view.on_trial_begin(trial)
+        assert "0 starting 0% 0:00 0.5" in text_of(view._html())
+        view.on_progress(trial, 3, 12)
+        view.on_report(trial, report(0.75, 3))
+        page = view._html()
+        assert "0 running 25% 0.75 0:00 0.5" in text_of(page)
+        assert "best so far 0.75 (trial 0, running)" in text_of(page)
+        assert 'aria-label="learning curve from 0.75 to 0.75"' in page
+        view.on_trial_end(record(0, 0.75, reports=(report(0.75, 3),)))
+        assert "0 complete, best 100% 0.75 0:01 0.1235" in text_of(view._html())
+        view.on_search_end(make_study(4), [])
+
+
+def test_a_search_that_cannot_begin_leaves_an_output_that_is_not_written_any_more(shell: Any) -> None:
+    from IPython.utils.capture import capture_output
+
+    view = NotebookView()
+
+    def fail() -> None:
+        with showing(view, "opening the study"):
+            view.on_search_prepare(make_study(4))
+            raise ValueError("the study is locked")
+
+    with capture_output(), pytest.raises(ValueError, match="locked"):
+        fail()
+    assert view._output._thread is None
 
 
 def test_what_is_said_after_the_search_is_in_the_output_too(shell: Any) -> None:
@@ -154,8 +191,8 @@ def html_of(outputs: list[Any]) -> str:
 def test_a_search_in_a_kernel_is_one_output_without_widgets_and_workers_train_what_a_cell_defines(
     outputs: list[list[Any]],
 ) -> None:
-    assert "trial" in text_of(html_of(outputs[0]))
-    assert len(re.findall(r"trial \d complete", text_of(html_of(outputs[0])))) == 5
+    assert len(re.findall(r"<tr style.*?</tr>", html_of(outputs[0]))) == 5
+    assert len(re.findall(r"\d complete(, best)? 100%", text_of(html_of(outputs[0])))) == 5
     assert re.search(r"best [\d.]+ \(trial \d\)", text_of(html_of(outputs[0])))
     assert "shape [batch, 3] <b>is</b> not 4" in text_of(html_of(outputs[1]))
     kinds = {kind for cell in outputs for each in cell if "data" in each for kind in each.data}

@@ -16,7 +16,7 @@ import pytest
 
 from hpsearch import Report, TrialRecord, TrialState, open_study
 from hpsearch.cli import main
-from hpsearch.reports.console import LineView
+from hpsearch.reports.line_view import LineView
 from hpsearch.reports.page import write_report
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hpsearch import Categorical, FixedTrial, Float, SearchSpace, SearchSummary, Study, TrialRecord, TrialState
-from hpsearch.reports.console import LiveView
+from hpsearch.reports.live_view import LiveView
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.parameter_importances import Importances
 from hpsearch.search.trial import Report, Span

@@ -139,6 +139,11 @@ class Rungs:
         last = self.last(trials) if is_last_chance else None
         return last if last is None or affords is None or affords(last) else None
 
+    @property
+    def least_complete(self) -> int:
+        """The number of ranked trials at their end up to which a paused one may have a last chance."""
+        return max(_LEAST, self._expected // self._ladder.reduction_factor**2)
+
     def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the paused trial to complete if the search ended now; None if there is none. See `next`."""
         standings = self._standings.of(trials)
@@ -146,8 +151,8 @@ class Rungs:
         if not levels:
             return None
         if standings.at_their_end():
-            enough = max(_LEAST, self._expected // self._ladder.reduction_factor**2)
-            return None if standings.at_their_end() >= enough else self._ahead_of_the_best(levels, trials)
+            is_enough = standings.at_their_end() >= self.least_complete
+            return None if is_enough else self._ahead_of_the_best(levels, trials)
         at = next((each for each in levels if self._finite(each, standings.paused(each))), levels[0])
         paused = standings.paused(at)
         hopeful = self._finite(at, paused)

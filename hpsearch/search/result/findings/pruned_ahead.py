@@ -38,6 +38,29 @@ def pruned_ahead(
     ]
 
 
+def why_pruned(
+    objective: Objective, trial: TrialRecord, best: TrialRecord, records: Sequence[TrialRecord]
+) -> str | None:
+    """Return why a trial was pruned whose last report is better than the best result; None if that is not so.
+
+    Args:
+        objective: of the study.
+        trial: that has just ended.
+        best: the best trial.
+        records: all trials.
+    """
+    is_pruned = trial.state is TrialState.PRUNED and trial.replica is None and holds_at_end(trial)
+    if not is_pruned or not objective.is_better(trial.reports[-1].value, best.value):
+        return None
+    last = trial.reports[-1]
+    of_its_run = f", {last.fraction:.0%} of its training run" if last.fraction else ""
+    return (
+        f"trial {trial.number} was {trial.reason or 'pruned'} (step {last.step}{of_its_run}) though {last.value:.4g} "
+        f"is better than the best result, {best.value:.4g}: "
+        f"{_rank(objective, trial, records) or 'no other trial was better at that point, but it was not promoted'}"
+    )
+
+
 def _rank(objective: Objective, ahead: TrialRecord, records: Sequence[TrialRecord]) -> str:
     """Return how many of the other trials were better at the same point, in words; empty if none was."""
     last = ahead.reports[-1]

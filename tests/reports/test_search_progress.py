@@ -1,0 +1,152 @@
+"""How far a search is and the time left: by the training that remains, of all trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hpsearch import TrialRecord, TrialState
+from hpsearch.reports.search_progress import NO_OUTLOOK, Outlook, Remaining, SearchProgress, remaining_cost
+from hpsearch.search.decisions.ladder import Ladder
+from hpsearch.search.decisions.repeats import Repeats
+from hpsearch.search.metrics.objective import resolve_objectives
+from tests.support.rendering import make_study, record, report
+
+LADDER = Ladder((0.25, 0.5), 2)
+COMPLETE, PAUSED, PRUNED = TrialState.COMPLETE, TrialState.PAUSED, TrialState.PRUNED
+OBJECTIVES = resolve_objectives("accuracy", None, has_metrics=True)
+
+
+def known(*fractions: float, state: TrialState = COMPLETE, first: int = 0) -> list[TrialRecord]:
+    return [record(first + place, 0.5, state, fraction=each) for place, each in enumerate(fractions)]
+
+
+def remaining(
+    n_trials: int,
+    records: Sequence[TrialRecord] = (),
+    running: dict[int, float] | None = None,
+    ladder: Ladder | None = None,
+    repeats: int = 1,
+    outlook: Outlook = NO_OUTLOOK,
+) -> Remaining:
+    return remaining_cost(n_trials, Repeats(repeats, OBJECTIVES), ladder, records, running or {}, outlook)
+
+
+@pytest.mark.parametrize(
+    ("found", "cost"),
+    [
+        (remaining(4), 4.0),
+        (remaining(4, known(1.0)), 3.0),
+        (remaining(4, known(1.0), {1: 0.75}), 2.25),
+        (remaining(2, known(0.75, state=TrialState.INTERRUPTED), {1: 0.5}), 0.75),
+        (remaining(1, known(1.0, 1.0)), 0.0),
+        (remaining(2, known(0.5, state=TrialState.REFUSED)), 2.0),
+    ],
+)
+def test_without_rungs_each_trial_is_expected_to_complete_until_some_do_not(found: Remaining, cost: float) -> None:
+    assert found.cost == pytest.approx(cost)
+
+
+def test_where_trials_are_pruned_those_to_come_cost_as_much_as_the_later_ones_did() -> None:
+    early, late = known(*[1.0] * 20), known(*[0.25, 0.25, 0.25, 1.0] * 5, first=20)
+    assert remaining(50, [*early, *late]).cost == pytest.approx(10 * 0.44, abs=0.03)  # 0.4375 is their mean
+    beyond = remaining(40, [*early, *late[:-1]], {39: 0.5}).running[39]
+    assert beyond == pytest.approx(0.5)  # none was pruned so late
+
+
+@pytest.mark.parametrize(
+    ("found", "cost"),
+    [
+        (remaining(16, ladder=LADDER), 16 * 0.25 + 8 * 0.25 + 4 * 0.5),
+        (remaining(16, known(*[0.25] * 8, state=PAUSED), ladder=LADDER), 2.0 + 4 * 0.25 + 2 * 0.5),
+        (remaining(16, ladder=Ladder((0.25, 0.5), 2, complete_first=16)), 16.0),
+        (remaining(2, known(0.25, 0.25, state=PRUNED), ladder=LADDER), 0.0),
+        (remaining(2, known(0.25, state=PRUNED), {1: 0.75}, ladder=LADDER), 0.25),
+        (remaining(4, known(0.3, 0.3, state=PRUNED), {2: 0.1, 3: 0.5}, ladder=Ladder((0.25,), 2)), 0.2 + 0.5 + 0.57),
+    ],
+)
+def test_at_rungs_a_part_of_the_trials_is_promoted_and_paused_ones_are_among_them(
+    found: Remaining, cost: float
+) -> None:
+    assert found.cost == pytest.approx(cost, rel=0.2)
+
+
+def test_what_the_rungs_say_of_promotions_is_heeded() -> None:
+    paused = known(*[0.25] * 8, state=PAUSED)
+    as_usual = remaining(8, paused, ladder=LADDER).cost
+    assert remaining(8, paused, ladder=LADDER, outlook=Outlook(misleading=(0.25,))).cost > as_usual + 0.5
+    assert remaining(8, paused, ladder=LADDER, outlook=Outlook(least_complete=8, has_last=True)).cost > as_usual + 2
+    assert remaining(8, paused, ladder=LADDER, outlook=Outlook(least_complete=8)).cost == as_usual
+
+
+def test_where_nothing_is_evaluated_before_the_end_no_rung_ends_a_trial() -> None:
+    at_end = (replace(report(0.5, 10), horizon=10.0),)
+    ended = [record(number, 0.5, fraction=1.0, reports=at_end) for number in range(2)]
+    assert remaining(6, ended, ladder=LADDER).cost == pytest.approx(4.0)
+
+
+def test_repeats_of_the_best_trials_are_still_to_come() -> None:
+    assert remaining(9, known(*[1.0] * 9), repeats=3).cost == pytest.approx(3 + 1)
+
+
+def search(trials: int, seconds: float, workers: int = 1, compiling: float = 0.0) -> SearchProgress:
+    """Return a search of which this number of trials have been trained to completion, one after another."""
+    progress = SearchProgress(make_study(20), None, 0.0)
+    ended: dict[int, TrialRecord] = {}
+    now = 0.0
+    for first in range(0, trials, workers):
+        numbers = range(first, min(first + workers, trials))
+        for number in numbers:
+            progress.start(number, 0.0, now)
+        begin = now + (compiling if first == 0 else 0.0)
+        for number in numbers:
+            progress.step(number, 0.01, begin + 0.01 * seconds)
+        now = begin + seconds
+        for number in numbers:
+            progress.end(record(number, 0.5, fraction=1.0), now)
+            ended[number] = record(number, 0.5, fraction=1.0)
+        progress.take_records(ended)
+    return progress
+
+
+def test_the_pace_is_that_after_the_first_step_of_all() -> None:
+    fraction, left = search(5, 10.0, compiling=600.0).estimate(650.0)
+    assert fraction == 0.25
+    assert left == pytest.approx(150, rel=0.02)
+
+
+def test_parallel_trials_share_what_remains_and_the_last_ones_leave_workers_without_any() -> None:
+    assert search(8, 10.0, workers=4).estimate(20.0).seconds_left == pytest.approx(
+        12 / 4 * 10 + 10 * 0.5 * 3 / 4, rel=0.02
+    )
+
+
+def test_a_slow_trial_that_runs_takes_as_long_as_it_is_slow() -> None:
+    progress = search(19, 10.0, workers=1)
+    progress.start(19, 0.0, 190.0)
+    progress.step(19, 0.01, 190.0)
+    progress.step(19, 0.11, 230.0)
+    assert progress.estimate(230.0).seconds_left == pytest.approx(0.89 * 400, rel=0.02)
+
+
+def test_a_trial_that_does_not_say_how_far_it_is_is_as_far_as_trials_are_then() -> None:
+    progress = search(19, 10.0)
+    progress.start(19, 0.0, 190.0)
+    assert progress.estimate(195.0).seconds_left == pytest.approx(5.0, rel=0.05)
+    assert progress.estimate(900.0).seconds_left == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_resumed_session_knows_what_was_trained_but_not_how_fast_until_it_trains() -> None:
+    progress = SearchProgress(make_study(4), None, 0.0)
+    progress.take_records({each.number: each for each in known(1.0, 1.0)})
+    assert progress.estimate(0.0) == (0.5, None)
+
+
+def test_a_trial_that_has_lost_its_worker_has_not_trained_twice() -> None:
+    progress = SearchProgress(make_study(1), None, 0.0)
+    progress.start(0, 0.0, 0.0)
+    for at, fraction in ((0.0, 0.1), (50.0, 0.6), (60.0, 0.2), (70.0, 0.3)):
+        progress.step(0, fraction, at)
+    assert progress.estimate(70.0).seconds_left == pytest.approx(70.0)

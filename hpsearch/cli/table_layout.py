@@ -75,7 +75,7 @@ short={'batch_size': 'per_device_train_batch_size'}, omitted=[])
 
 
 def heading_lines(name: str, cells: Sequence[str], lines: int) -> list[str]:
-    """Return a name on at most so many lines, broken at its words, as narrow as this allows.
+    """Return a name on at most `lines` lines, broken at its words, as narrow as this allows.
 
     It need not be narrower than the cells below it.
 

@@ -115,7 +115,8 @@ def test_llms_txt_follows_its_convention_and_lists_pages_that_exist() -> None:
     links = [line for line in lines if line.startswith("- ")]
     listed = [each[1] for line in links if (each := re.match(r"- \[[^]]+\]\(([\w/-]+)/\): \S", line))]
     assert len(links) == len(listed) == len(set(listed)) >= 30
-    assert [each for each in listed if not (DOCS / f"{each}.md").is_file()] == []
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix().removesuffix("/index") for page in DOCS.rglob("*.md")}
+    assert [each for each in listed if each not in pages] == []
 
 
 def test_the_citation_has_what_its_format_requires_and_the_version_of_the_package() -> None:

@@ -11,8 +11,7 @@ from ..reports.tables import sparkline
 from ..search.metrics.objective import MINIMIZE
 from ..search.metrics.replicas import are_folds, runs_of
 from ..search.result.best_run import SearchSummary
-from ..search.store.stored_study import StoredStudy
-from ..search.study import EPOCH, Study, flat
+from ..search.study import EPOCH, flat
 from ..search.trial import FOLD, REPLICA, TrialRecord, TrialState
 from ..system.spelling import nearest_name
 from .aligned_numbers import aligned, is_number
@@ -60,7 +59,7 @@ def trial_table(summary: SearchSummary, shown: Sequence[TrialRecord], wanted: Se
         columns += [figures[name]() if name in figures else parameter(name) for name in names if name != TRIAL]
         constants = {name: each for name, each in constants.items() if name not in names}
     else:
-        columns += [figures[name]() for name in _first_columns(study, shown)]
+        columns += [figures[name]() for name in _first_columns(summary, shown)]
         columns += [parameter(name) for name in _parameter_names(summary) if name not in constants]
         columns += [figures[name]() for name in (f"{study.unit}s", "seconds", "curve")]
     return TrialTable(constants, columns)
@@ -77,7 +76,7 @@ def parameters(record: TrialRecord) -> dict[str, Any]:
 def _parameter_names(summary: SearchSummary) -> list[str]:
     """Return the names of the parameters that trials have, in the order of the space."""
     found = dict.fromkeys(name for each in summary.records for name in parameters(each))
-    return [*(name for name in flat(summary.study.described_space()) if name in found), *found]
+    return list(dict.fromkeys([*(name for name in flat(summary.study.described_space()) if name in found), *found]))
 
 
 def constant_parameters(records: Sequence[TrialRecord]) -> dict[str, object]:
@@ -161,19 +160,24 @@ def _columns_named(option: str, name: str, summary: SearchSummary) -> list[str]:
     raise StudyError(f"{option} {name}: no such column; allowed: {one_of(allowed)}.{nearest_name(name, allowed)}")
 
 
-def _first_columns(study: Study | StoredStudy, shown: Sequence[TrialRecord]) -> list[str]:
-    names = [each.name for each in study.objectives]
+def _first_columns(summary: SearchSummary, shown: Sequence[TrialRecord]) -> list[str]:
+    names = ["state", *(each.name for each in summary.study.objectives)]
     if any(each.replica is not None for each in shown):
-        names = [REPLICA, "state", names[0], "mean", *names[1:]]
-    else:
-        names = ["state", *names]
-    return [*names, *(each.name for each in study.constraints)]
+        names.insert(0, REPLICA)
+    if any(each.number in _means(summary.records) for each in shown):
+        names.insert(names.index(summary.objective.name) + 1, "mean")
+    return [*names, *(each.name for each in summary.study.constraints)]
+
+
+def _means(records: Sequence[TrialRecord]) -> dict[int, float | None]:
+    """Return the mean of the first objective of each trial that has several runs, by its number."""
+    return {each.trial.number: each.mean.value for each in runs_of(records) if len(each.records) > 1}
 
 
 def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[str, Callable[[], Column]]:
     """Return what makes the columns that are no parameters, by name."""
     study = summary.study
-    means = {each.trial.number: each.mean.value for each in runs_of(summary.records) if len(each.records) > 1}
+    means = _means(summary.records)
 
     def column(name: str, texts: Sequence[str], is_text: bool = False) -> Callable[[], Column]:
         return lambda: Column(name.removeprefix("eval_"), tuple(texts), is_text)

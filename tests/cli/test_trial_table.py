@@ -32,9 +32,11 @@ def record(number: int, params: dict[str, Any], value: float | None = None, **ot
     return TrialRecord(number, f"run-{number}", state, params, values=values, seconds=10.0 - number, epochs=3, **others)
 
 
-def summary_of(records: Sequence[TrialRecord], direction: str = "maximize", unit: str = "epoch") -> SearchSummary:
+def summary_of(
+    records: Sequence[TrialRecord], direction: str = "maximize", unit: str = "epoch", space: object = "define-by-run"
+) -> SearchSummary:
     objective = Objective(lambda metrics: 0.0, direction, f"{direction} eval_accuracy", "eval_accuracy")
-    settings = {"study_name": "study", "space": "define-by-run", "scope": "last", "unit": unit}
+    settings = {"study_name": "study", "space": space, "scope": "last", "unit": unit}
     study = StoredStudy(Path("study"), settings, (objective,), ())
     return SearchSummary(study, records, lambda: pytest.fail("the table needs no engine"))
 
@@ -81,6 +83,13 @@ def test_a_parameter_named_like_a_figure_is_shown_too() -> None:
     assert [each.cells for each in columns] == [("1", "2"), ("10.0", "9.0")]
 
 
+def test_parameters_are_columns_once_each_in_the_order_of_the_space() -> None:
+    space = {"b": {"kind": "Int"}, "a": {"kind": "Int"}, "unused": {"kind": "Int"}}
+    trials = summary_of([record(0, {"a": 1, "b": 2, "c": 3}), record(1, {"a": 2, "b": 3, "c": 4})], space=space)
+    assert [each.name for each in trial_table(trials, trials.records).columns][3:6] == ["b", "a", "c"]
+    assert len(trial_table(trials, trials.records).columns) == 9
+
+
 def test_1_and_true_are_not_the_same_value() -> None:
     table = trial_table(summary_of([record(0, {"a": 1, "b": 2}), record(1, {"a": True, "b": 2})]), [])
     assert table.constants == {"b": 2}
@@ -119,6 +128,8 @@ def test_a_replica_names_its_trial_which_has_the_mean(kind: str) -> None:
     columns = {each.name: each.cells for each in trial_table(trials, trials.records).columns}
     assert columns[kind] == ("", "1 of 0")
     assert columns["mean"] == ("0.45", "")
+    names = [each.name for each in trial_table(trials, trials.records[:1]).columns]
+    assert names[:4] == ["trial", "state", "accuracy", "mean"], "the order is by the mean, also if no replica is shown"
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,14 @@ def tiles(summary: SearchSummary, shown: Headline) -> list[Tile]:
 
 
 def _best_tile(summary: SearchSummary, shown: Headline) -> Tile:
-    objectives, name = summary.study.objectives, summary.objective.name
+    name = summary.objective.name
     if shown.best is not None:
         about = f"Of trial {shown.trial} (scope {summary.study.scope})."
         return Tile(f"Best {name}", format_value(shown.best), (about,))
     if not shown.trials:
         return Tile(f"Best {name}", "none", (summary.explain_absence(),))
-    front = f"The Pareto front of {' and '.join(each.description for each in objectives)}."
-    return Tile("Best", counted(shown.trials, "trial"), (front,))
+    names = " and ".join(each.name for each in summary.study.objectives)
+    return Tile("Best", counted(shown.trials, "trial"), (f"On the Pareto front of {names}.",))
 
 
 def _gain_tile(shown: Headline) -> Tile:

@@ -81,10 +81,8 @@ def _front(summary: SearchSummary) -> Plot | None:
             ("Pareto front", "lines+markers", COLORS["best"], front),
         )
     ]
-    description = (
-        f"{len(best)} of {len(with_result)} trials are on the Pareto front: no other trial is better in every "
-        "objective."
-    )
+    count = f"{len(best)} of {counted(len(with_result), 'trial')} {'is' if len(best) == 1 else 'are'}"
+    description = f"{count} on the Pareto front: no other trial is better in every objective."
     figure = figure_of(
         traces,
         xaxis_title=f"{first.name} ({first.direction})",

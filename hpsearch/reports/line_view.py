@@ -95,7 +95,8 @@ class LineView(SearchListener):
 
     def on_study_changed(self, study: Study) -> None:
         """Count towards the new total."""
-        self.state.change(study)
+        if self._state is not None:
+            self._state.change(study)
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Print how the trials ended, and what it saved that not all were trained to their end."""

@@ -131,6 +131,14 @@ def test_a_slow_trial_that_runs_takes_as_long_as_it_is_slow() -> None:
     assert progress.estimate(230.0).seconds_left == pytest.approx(0.89 * 400, rel=0.02)
 
 
+def test_a_trial_that_is_the_last_one_to_run_is_not_shared_by_workers() -> None:
+    progress = search(19, 10.0, workers=2)
+    progress.start(19, 0.0, 100.0)
+    progress.step(19, 0.01, 100.1)
+    progress.step(19, 0.5, 105.0)
+    assert progress.estimate(105.0).seconds_left == pytest.approx(5.0, rel=0.02)
+
+
 def test_a_trial_that_does_not_say_how_far_it_is_is_as_far_as_trials_are_then() -> None:
     progress = search(19, 10.0)
     progress.start(19, 0.0, 190.0)

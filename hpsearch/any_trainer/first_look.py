@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import transformers
 
 from ..errors import StudyError, described_value
-from ..reports.tables import format_value
 from ..search.folds import Folds
 from ..search.listener import SearchListener
 from ..search.space.search_space import SearchSpace
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
+from ..search.wording import format_value
 from ..searching.search_arguments import SearchArguments, listener_of
 from ..training.randomness import preserved_streams
 from .first_call import FirstReport, FirstTrial, KnownResult, Space, call_first, name_of

@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 
 from ..errors import NoCompletedTrialError, StudyError
-from ..reports.tables import format_value
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
+from ..search.wording import format_value
 from ..searching.opened_study import open_study
 from ..system.files import whole_folder, write_json
 from ..system.json_types import JsonObject

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ..reports.tables import count_states, format_duration, format_value, sparkline
+from ..reports.tables import count_states, format_duration, sparkline
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
+from ..search.wording import format_value
 from ..system.json_types import JsonObject
 from .trial_table import parameters
 

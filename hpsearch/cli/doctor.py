@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import CheckpointError, StudyError
-from ..reports.tables import counted
 from ..search.store.read_study import STUDY_FILE, read_settings, read_trials
 from ..search.store.stored_study import StoredStudy
 from ..search.store.study_folder import check_own_files
 from ..search.trial import TrialRecord
+from ..search.wording import counted
 from ..system import machine
 from ..system.json_types import JsonObject
 from ..version import __version__

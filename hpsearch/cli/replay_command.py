@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..reports.tables import counted
+from ..search.wording import counted
 from .stored_command import read_command
 from .study_file import make_trainer
 from .trust import File, Given, Trust, admitted, announce

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import StudyError
-from ..reports.tables import budget_in_words, count_states, counted, format_value, held_out_in_words
+from ..reports.tables import budget_in_words, count_states, held_out_in_words
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.trial import TrialRecord, TrialState
+from ..search.wording import counted, format_value
 from ..searching.opened_study import OpenedStudy, open_study
 from .json_output import JsonOption, print_json
 from .table_layout import layout

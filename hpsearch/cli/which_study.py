@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import StudyError
-from ..reports.tables import counted
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import STUDY_FILE
 from ..search.trial import TrialRecord
+from ..search.wording import counted
 
 _DEPTH = 3
 

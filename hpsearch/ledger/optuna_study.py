@@ -18,6 +18,7 @@ from ..search.store.read_study import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
 from ..search.trial import TrialRecord
+from ..search.wording import counted
 from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
 from .directions import optuna_directions
@@ -227,5 +228,5 @@ def _rebuilt(count: int, total: int) -> list[str]:
     if count == 0:
         return []
     if count < total:
-        return [f"DAMAGED: the storage had lost its last {count} trials; they were added from their folders"]
-    return [f"DAMAGED: the storage was lost; it was built again from the folders of {count} trials"]
+        return [f"DAMAGED: the storage had lost its last {counted(count, 'trial')}; added from the folders"]
+    return [f"DAMAGED: the storage was lost; it was built again from the folders of {counted(count, 'trial')}"]

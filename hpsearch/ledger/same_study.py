@@ -11,6 +11,7 @@ from optuna.trial import TrialState as EngineState
 from ..errors import StudyError
 from ..search.study import Study
 from ..search.trial import TrialRecord
+from ..search.wording import counted
 from .storage import storage_url
 from .stored_source import is_of_optuna, warm_start_from
 from .warm_starts import ORIGIN
@@ -39,9 +40,10 @@ def check_stored(
     if known is None:
         return
     if not records and is_of_optuna(optuna.load_study(study_name=study.name, storage=storage)):
+        trials = counted(known.n_trials, "trial")
         raise StudyError(
-            f"The study {study.name!r} in the storage has {known.n_trials} trials that Optuna itself has run, so a "
-            "search cannot continue it. To learn from them, pass "
+            f"The study {study.name!r} in the storage has {trials} that Optuna itself has run, so a search cannot "
+            "continue it. To learn from them, pass "
             f"{warm_start_from(storage_url(storage), study.name)}, and another study_name or storage."
         )
     if not may_exist:

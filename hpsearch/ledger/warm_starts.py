@@ -21,6 +21,7 @@ from ..search.space.search_space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Report
 from ..search.warm_start import WarmStart
+from ..search.wording import counted
 from ..system.spelling import nearest_name
 from .storage import close
 from .stored_source import open_source
@@ -184,7 +185,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     engine.set_user_attr(_IS_LEARNED, True)
     others = len(learned.trials) - len(fitting)
     left_out = f" ({others} do not fit this space)" if others else ""
-    return [f"learns from {len(fitting)} trials of {learned.name!r}{left_out}"]
+    return [f"learns from {counted(len(fitting), 'trial')} of {learned.name!r}{left_out}"]
 
 
 def can_be_compared(trials: Sequence[FrozenTrial]) -> bool:

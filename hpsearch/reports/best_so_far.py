@@ -9,7 +9,7 @@ from ..search.decisions.repeats import Repeats
 from ..search.metrics.selection import best_records, select_report
 from ..search.study import Study
 from ..search.trial import Report, TrialRecord, TrialState
-from .tables import format_value
+from ..search.wording import format_value
 
 
 class Seen(NamedTuple):

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
-from .tables import counted, format_value
+from ..search.wording import counted, format_value
 
 COLORS = {
     "best": "#047857",

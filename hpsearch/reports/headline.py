@@ -19,7 +19,8 @@ from ..search.result.noise import Noise
 from ..search.space.initial_trials import DEFAULTS, resolve_start
 from ..search.space.search_space import SearchSpace
 from ..search.trial import TrialRecord
-from .tables import counted, effort_in_words, format_value, held_out_in_words, saved_fraction
+from ..search.wording import counted, format_value
+from .tables import effort_in_words, held_out_in_words, saved_fraction
 
 
 class NoiseOfBest(NamedTuple):

@@ -13,8 +13,9 @@ from ..search.result.advice import advice
 from ..search.result.findings.pruned_ahead import why_pruned
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
+from ..search.wording import format_value
 from .search_state import SearchState
-from .tables import budget_in_words, count_states, effort_in_words, format_value
+from .tables import budget_in_words, count_states, effort_in_words
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
 

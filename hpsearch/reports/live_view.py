@@ -14,9 +14,10 @@ from rich.text import Text
 
 from ..search.study import Study
 from ..search.trial import Trial, TrialRecord
+from ..search.wording import format_value
 from .line_view import LineView
 from .search_state import RunningTrial, SearchState
-from .tables import format_clock, format_duration, format_value
+from .tables import format_clock, format_duration
 
 _LONGEST_CURVE = 24
 _SPINNER, _TURNS_PER_SECOND = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 4

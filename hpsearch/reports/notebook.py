@@ -15,11 +15,12 @@ from rich.console import Console
 from ..search.decisions.training_budget import full_runs
 from ..search.study import Study
 from ..search.trial import Report, TrialRecord, TrialState
+from ..search.wording import format_value
 from .curve_scale import CurveScale
 from .line_view import LineView
 from .live_view import progress_in_words
 from .search_state import RunningTrial, SearchState
-from .tables import format_clock, format_value
+from .tables import format_clock
 
 _SECONDS_BETWEEN = 0.5
 _ROWS, _MESSAGES, _PARAMETERS = 16, 12, 8

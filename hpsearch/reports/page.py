@@ -25,13 +25,14 @@ from ..search.result.rung_agreements import agreement_sentences
 from ..search.store.provenance import MODEL, NAMES, without_secrets
 from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialState
+from ..search.wording import format_value
 from ..system.files import write_text
 from ..version import __version__
 from .best_by_cost import resource_unit
 from .commands_to_repeat import how_to_repeat
 from .headline import Headline, headline, tiles
 from .machines_used import places
-from .tables import budget_in_words, count_states, format_duration, format_value, held_out_in_words
+from .tables import budget_in_words, count_states, format_duration, held_out_in_words
 
 _PAGE = "page.html.jinja"
 # In the columns of `SearchSummary.trials_dataframe`: a folder of this machine, which helps no reader.

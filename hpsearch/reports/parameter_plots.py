@@ -15,6 +15,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.result.parameter_importances import Importances
 from ..search.study import flat
 from ..search.trial import TrialRecord
+from ..search.wording import format_value
 from ..system.json_types import JsonObject
 from .best_by_cost import resource_unit
 from .figure import (
@@ -28,7 +29,6 @@ from .figure import (
     value_axis,
     with_value,
 )
-from .tables import format_value
 
 _MOST_SLICES, _GRID = 6, 40
 

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from ..search.metrics.replicas import has_replicas
 from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
+from ..search.wording import counted, format_value
 from .best_by_cost import best_by_cost, resource_unit
 from .figure import (
     COLORS,
@@ -29,7 +30,7 @@ from .figure import (
 )
 from .machines_used import lines_of
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
-from .tables import counted, format_duration, format_value
+from .tables import format_duration
 
 
 def plots(summary: SearchSummary, importances: Mapping[str, float], defaults: float | None = None) -> list[Plot]:

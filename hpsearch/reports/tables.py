@@ -13,11 +13,11 @@ from ..search.decisions.training_budget import full_runs_of
 from ..search.metrics.replicas import without_replicas
 from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun, SearchSummary
-from ..search.short_value import format_value as format_value
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import FOLD, TrialRecord, TrialState
+from ..search.wording import counted, format_value
 from .curve_scale import CurveScale
 
 
@@ -90,16 +90,6 @@ def trials_table(
     for name in names:
         table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
     return table
-
-
-def counted(number: float, word: str) -> str:
-    """Return a number with the word for what it counts.
-
-    >>> counted(1, "trial"), counted(2.5, "epoch")
-    ('1 trial', '2.5 epochs')
-    """
-    shown = f"{number:.4g}" if isinstance(number, float) else str(number)
-    return f"{shown} {word}{'' if shown == '1' else 's'}"
 
 
 def count_states(records: Sequence[TrialRecord]) -> str:

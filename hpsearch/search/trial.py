@@ -20,9 +20,9 @@ from ..system.spelling import nearest_name
 from .folds import Fold, Folds
 from .metrics.added_metrics import RecordedMetrics
 from .process_group import OneProcess, Ranks
-from .short_value import format_value
 from .space.parameters import Categorical, Float, Int, Parameter, Params, Scalar
 from .store.checked_json import Unreadable, as_written, printable
+from .wording import format_value
 
 
 class TrialState(enum.StrEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import StudyError
-from ..reports.tables import counted, format_duration
+from ..reports.tables import format_duration
 from ..search.peer_summary import PeerTrials
 from ..search.process_group import OneProcess
 from ..search.store.checked_json import Check, Unreadable, amount, fields, is_folder_name, items, number, optional, text
@@ -23,6 +23,7 @@ from ..search.store.study_folder import TRIAL_FILE, remove_leftovers
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget
 from ..search.trial import FixedTrial, TrialState
+from ..search.wording import counted
 from ..system.files import remove_folder, write_json
 from ..system.interruption import Interruption
 from ..system.json_types import JsonObject

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpsearch.reports.tables import format_value
 from hpsearch.search.store.checked_json import Unreadable, printable
 from hpsearch.search.store.read_study import _checked_settings
 from hpsearch.search.store.stored_record import record_from_json
+from hpsearch.search.wording import format_value
 from tests.support.stored_studies_0_8_0 import STORED
 
 STUDY = STORED / "sqlite_with_rungs"

@@ -13,13 +13,13 @@ from ...system.html_table import html_pairs, html_table
 from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
 from ..metrics.selection import best_records, ranking
-from ..short_value import format_value
 from ..store.checked_json import printable
 from ..store.held_out_file import read_held_out
 from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
+from ..wording import counted, format_value
 from .chance_of_best import chance_of_best
 from .dataframe import short_rows, trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
@@ -174,8 +174,7 @@ class SearchSummary:
         return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
 
     def __repr__(self) -> str:
-        count = len(self.records)
-        return f"SearchSummary({self.study.name!r}, {count} trial{'' if count == 1 else 's'})"
+        return f"SearchSummary({self.study.name!r}, {counted(len(self.records), 'trial')})"
 
     def _repr_html_(self) -> str:
         """Return the ten best trials as a table, for a notebook."""

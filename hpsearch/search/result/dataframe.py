@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..metrics.objective import Objective
 from ..metrics.replicas import has_replicas
 from ..metrics.selection import ranking
-from ..short_value import format_value
 from ..study import EPOCH
 from ..trial import TrialRecord
+from ..wording import format_value
 
 if TYPE_CHECKING:
     import pandas

@@ -1,4 +1,4 @@
-"""How a value is written where there is little room: in tables, in sentences and beside curves."""
+"""How values and counts are written: in tables, in sentences and beside curves."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ def format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return printable(str(value))
+
+
+def counted(number: float, word: str) -> str:
+    """Return a number with the word for what it counts.
+
+    >>> counted(1, "trial"), counted(2.5, "epoch")
+    ('1 trial', '2.5 epochs')
+    """
+    shown = f"{number:.4g}" if isinstance(number, float) else str(number)
+    return f"{shown} {word}{'' if shown == '1' else 's'}"

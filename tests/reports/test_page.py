@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import itertools
 import json
 import math
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -28,7 +25,7 @@ from hpsearch.search.result.advice import advice
 from hpsearch.search.store.held_out_file import read_held_out, write_held_out
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.trial import Replica, Span
-from tests.support.html_pages import parse_html, text_of
+from tests.support.html_pages import packed_json, parse_html, text_of
 from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
 from tests.support.small_search import search
 from tests.support.small_trainer import points
@@ -48,11 +45,6 @@ def plots_of(summary: SearchSummary) -> dict[str, Plot]:
 
 def rows_of(page: Element, table: str) -> list[list[str]]:
     return [[text_of(cell) for cell in row] for row in page.iterfind(f".//{table}//tbody/tr")]
-
-
-def unpacked(page: Element, name: str) -> Any:
-    packed = page.find(f".//script[@id='{name}']").text
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +108,7 @@ def test_the_page_asks_for_nothing_from_a_network(page: Element) -> None:
 
 
 def test_the_page_holds_the_figures_as_json(summary: SearchSummary, page: Element) -> None:
-    figures = unpacked(page, "figures")
+    figures = packed_json(page, "figures")
     assert list(figures) == PLOTS
     history = {
         x: y
@@ -160,7 +152,7 @@ def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine
     records = made_up(4)
     records[1] = replace(records[1], values=(math.inf,), checkpoint=Path("/home/me/secret"), reason="it diverged")
     again = replace(records[0], number=4, origin=Replica(0, 1).origin)
-    table = unpacked(page_of(summary_of([*records, again]), tmp_path), "trial-data")
+    table = packed_json(page_of(summary_of([*records, again]), tmp_path), "trial-data")
     by_name = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     assert [each["number"] for each in by_name] == [0, 1, 2, 3, 4]
     assert [each["params.learning_rate"] for each in by_name[:4]] == [each.params["learning_rate"] for each in records]

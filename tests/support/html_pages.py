@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from html.parser import HTMLParser
+from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -37,3 +41,10 @@ def text_of(element: Element | None) -> str:
     """Return the text inside an element, with single spaces."""
     assert element is not None
     return " ".join(" ".join(element.itertext()).split())
+
+
+def packed_json(page: Element, name: str) -> Any:
+    """Return the data that the report holds compressed in the script element of an id: its figures, or its trials."""
+    script = page.find(f".//script[@id='{name}']")
+    assert script is not None
+    return json.loads(gzip.decompress(base64.b64decode(script.text or "")))

@@ -70,7 +70,7 @@ def show(best: Any, result: str = "", note: str = "") -> None:
     console = Console(highlight=False)
     console.print(trials_table(summary.study, summary.records, has_heading=False))
     if importances := summary.importances():  # too few trials tell none
-        console.print(importance_table(importances))
+        console.print(importance_table(importances, summary.study.unit))
     console.print(describe_best(best, has_test_set=False), soft_wrap=True)
     if result:
         console.print(result, style="bold", soft_wrap=True)

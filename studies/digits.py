@@ -117,7 +117,10 @@ def run(trials: int, epochs: int, output: str) -> Any:
     data = load_data()
     search = {**study.search, "n_trials": trials, "test_dataset": data["test"]}
     best = make_trainer(data, output, epochs).hyperparameter_search(SPACE, **search)
-    show(best, note=f"both trained for {epochs} epochs; the search has not seen the test split")
+    show(
+        best,
+        note=f"the best and the defaults were trained for {epochs} epochs each; the search has not seen the test split",
+    )
     return best
 
 

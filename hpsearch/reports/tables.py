@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
@@ -13,6 +13,7 @@ from ..search.decisions.training_budget import full_runs_of
 from ..search.metrics.replicas import without_replicas
 from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun, SearchSummary
+from ..search.result.parameter_importances import Importances
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
@@ -144,11 +145,12 @@ def _heading(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
     return f"{study.name}: {study.description}, scope {study.scope}\n{counts}"
 
 
-def importance_table(importances: Mapping[str, float]) -> Table:
-    """Return a table of how much of the objective's variation each parameter explains."""
-    table = Table(title="importance of each parameter", title_justify="left", box=box.SIMPLE_HEAD)
+def importance_table(importances: Importances, unit: str) -> Table:
+    """Return a table of how much of the objective's variation each parameter explains, and what that rests on."""
+    title = Text(f"importance of each parameter, by {importances.basis(unit)}")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("parameter")
-    table.add_column("share", justify="right")
+    table.add_column("fraction", justify="right")
     table.add_column("")
     for name, share in importances.items():
         table.add_row(Text(name), f"{share:.0%}", "█" * round(share * 30))

@@ -26,6 +26,7 @@ from hpsearch.reports.tables import (
     trials_table,
 )
 from hpsearch.search.listener import showing
+from hpsearch.search.result.parameter_importances import Importances
 from tests.support.rendering import NoEngine, make_study, record, report, reports, shown, text_console
 from tests.support.small_trainer import small_trainer
 
@@ -277,7 +278,7 @@ def test_values_with_brackets_are_shown_as_they_are() -> None:
     output = shown(trials_table(make_study(), records))
     for text in ("[cls]", "data.[x]", "[/b]"):
         assert text in output
-    assert "[cls]" in shown(importance_table({"[cls]": 1.0}))
+    assert "[cls]" in shown(importance_table(Importances({"[cls]": 1.0}, 4), "epoch"))
 
 
 def test_a_choice_of_none_is_not_taken_for_a_parameter_that_is_not_there() -> None:
@@ -296,13 +297,14 @@ def test_a_table_of_no_trials_renders() -> None:
     assert "digits" in shown(trials_table(make_study(), []))
 
 
-def test_the_table_of_importances_shows_shares() -> None:
-    output = shown(importance_table({"learning_rate": 0.75, "optim.momentum": 0.25}))
+def test_the_table_of_importances_shows_fractions_and_what_they_rest_on() -> None:
+    output = shown(importance_table(Importances({"learning_rate": 0.75, "optim.momentum": 0.25}, 30, 2), "epoch"))
+    assert "by the reports of 30 trials after 2 epochs" in " ".join(output.split())
     assert all(len(line) <= 80 for line in output.splitlines())
     lines = [line for line in output.splitlines() if "%" in line]
     assert ["75%" in lines[0], "25%" in lines[1]] == [True, True]
     assert lines[0].count("█") > 2 * lines[1].count("█") > 0
-    assert shown(importance_table({}))
+    assert shown(importance_table(Importances(), "epoch"))
 
 
 def test_failures_give_their_reason() -> None:

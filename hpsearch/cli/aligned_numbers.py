@@ -30,6 +30,8 @@ def aligned(values: Sequence[object], digits: int = 3) -> list[str]:
     ['0.121', '0    ', '0.270']
     >>> aligned([0.0002151, None, 0.00117]), aligned([1e-4, 3e-5]), aligned([16, 128])
     (['2.15e-4', '', '1.17e-3'], ['1e-4', '3e-5'], ['16', '128'])
+    >>> aligned([0.1, 0.0003])
+    ['1e-1', '3e-4']
     >>> aligned(["cosine", True, 0.5])
     ['cosine', 'True', '0.5']
     """
@@ -49,6 +51,8 @@ def _floats(values: Sequence[float | None], digits: int) -> list[str]:
     if sizes and (statistics.median(sizes) < _SMALLEST or max(sizes) >= _LARGEST):
         return _with_exponents(values, digits)
     decimals = _decimals(sizes, digits)
+    if decimals > min(digits + 1, _MOST_DECIMALS):
+        return _with_exponents(values, digits)
     while decimals and all(f"{each:.{decimals}f}".endswith("0") for each in sizes):
         decimals -= 1
     return ["" if each is None else _fixed(each, decimals) for each in values]
@@ -59,7 +63,7 @@ def _decimals(sizes: Sequence[float], digits: int) -> int:
     if not sizes:
         return 0
     wanted = [digits - 1 - _exponent(max(sizes)), digits - 2 - _exponent(min(sizes))]
-    return min(max(0, *wanted), digits + 1, _MOST_DECIMALS)
+    return max(0, *wanted)
 
 
 def _exponent(size: float) -> int:

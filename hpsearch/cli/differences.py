@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ..reports.tables import count_states, format_duration, sparkline
+from ..reports.curve_scale import CurveScale
+from ..reports.tables import count_states, format_duration
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
@@ -15,6 +16,7 @@ from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..search.wording import format_value
 from ..system.json_types import JsonObject
+from .aligned_numbers import is_number
 from .trial_table import parameters
 
 _POINTS_OF_CURVE = 20
@@ -52,7 +54,9 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether the values differ; 1, 1.0 and True are different ones."""
+        """Whether the values differ; 1 and 1.0 are the same, 1 and True are not."""
+        if all(map(is_number, self.values)) and self.values[0] == self.values[1]:
+            return False
         return repr(self.values[0]) != repr(self.values[1])
 
     def to_json(self) -> JsonObject:
@@ -72,7 +76,9 @@ def rows_of_trials(pair: Sequence[TrialRecord], study: StoredStudy) -> list[Row]
     for place, objective in enumerate(study.objectives):
         values = [each.values[place] if each.values else NOT_RECORDED for each in pair]
         rows.append(_row(_RESULT, objective.name, values))
-    rows.append(_row(_RESULT, "curve", [[report.value for report in each.reports] for each in pair], _curve))
+    curves = [[report.value for report in each.reports] for each in pair]
+    scale = CurveScale.of([value for curve in curves for value in curve])
+    rows.append(_row(_RESULT, "curve", curves, lambda values: scale.sparkline(values[-_POINTS_OF_CURVE:])))
     rows.append(_row(_RESULT, f"{study.unit}s", [each.epochs for each in pair]))
     rows.append(_row(_RESULT, "seconds", [each.seconds for each in pair], lambda seconds: f"{seconds:.1f}"))
     rows.append(_row(_RESULT, "seed", [each.seed for each in pair]))
@@ -196,10 +202,6 @@ def _range(described: JsonObject | None, recorded: Mapping[str, object], name: s
 
 def _names_in(pair: Sequence[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for each in pair for name in each))
-
-
-def _curve(values: Any) -> str:
-    return sparkline(values[-_POINTS_OF_CURVE:])
 
 
 def _row(group: str, name: str, values: Sequence[object], text: Callable[[Any], str] = format_value) -> Row:

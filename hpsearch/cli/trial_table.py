@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import StudyError, one_of
-from ..reports.tables import sparkline
+from ..reports.curve_scale import CurveScale
 from ..search.metrics.objective import MINIMIZE
 from ..search.metrics.replicas import are_folds, runs_of
 from ..search.result.best_run import SearchSummary
@@ -164,7 +164,7 @@ def _first_columns(summary: SearchSummary, shown: Sequence[TrialRecord]) -> list
     names = ["state", *(each.name for each in summary.study.objectives)]
     if any(each.replica is not None for each in shown):
         names.insert(0, REPLICA)
-    if any(each.number in _means(summary.records) for each in shown):
+    if _means(summary.records):
         names.insert(names.index(summary.objective.name) + 1, "mean")
     return [*names, *(each.name for each in summary.study.constraints)]
 
@@ -178,6 +178,7 @@ def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[st
     """Return what makes the columns that are no parameters, by name."""
     study = summary.study
     means = _means(summary.records)
+    scale = CurveScale.of(report.value for each in summary.records for report in each.reports)
 
     def column(name: str, texts: Sequence[str], is_text: bool = False) -> Callable[[], Column]:
         return lambda: Column(name.removeprefix("eval_"), tuple(texts), is_text)
@@ -189,7 +190,7 @@ def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[st
         f"{study.unit}s": column(f"{study.unit}s", aligned([float(each.epochs) for each in shown])),
         "seconds": column("seconds", [f"{each.seconds:.1f}" for each in shown]),
         "seed": column("seed", aligned([each.seed for each in shown])),
-        "curve": column("curve", [_curve(each) for each in shown], True),
+        "curve": column("curve", [_curve(each, scale) for each in shown], True),
     }
     for place, objective in enumerate(study.objectives):
         figures[objective.name] = column(objective.name, _values(shown, place))
@@ -234,8 +235,8 @@ def _holds(record: TrialRecord, constraint: str) -> str:
     return "" if constraint not in record.violations else "holds" if record.violations[constraint] <= 0 else "broken"
 
 
-def _curve(record: TrialRecord) -> str:
-    return sparkline([report.value for report in record.reports][-_POINTS_OF_CURVE:])
+def _curve(record: TrialRecord, scale: CurveScale) -> str:
+    return scale.sparkline([report.value for report in record.reports][-_POINTS_OF_CURVE:])
 
 
 def failures_in_words(shown: Sequence[TrialRecord]) -> list[str]:

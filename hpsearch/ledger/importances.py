@@ -10,6 +10,8 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ..search.result.parameter_importances import Importances
+from ..search.trial import Replica
+from .ledger import REQUEST
 
 _LEAST = 4
 
@@ -20,6 +22,7 @@ def importances(study: optuna.Study) -> Importances:
     Of several objectives, those for the first one. Where fewer trials have trained to their end than have come to an
     earlier evaluation, which rungs bring about, they are compared by what they had reported there.
     """
+    study = _without_replicas(study)
     is_single = len(study.directions) == 1
     compared, resource = _at_the_same_point(study) if is_single else (study, None)
     count = len(compared.get_trials(deepcopy=False, states=(EngineState.COMPLETE,)))
@@ -34,6 +37,17 @@ def importances(study: optuna.Study) -> Importances:
         except (ValueError, RuntimeError, ZeroDivisionError):
             return Importances()
     return Importances(dict(sorted(found.items(), key=lambda item: -item[1])), count, resource)
+
+
+def _without_replicas(study: optuna.Study) -> optuna.Study:
+    """Return a study without the trials that repeat others: their parameters would count several times."""
+    trials = study.get_trials(deepcopy=False)
+    own = [each for each in trials if Replica.of_id(each.user_attrs.get(REQUEST)) is None]
+    if len(own) == len(trials):
+        return study
+    others = optuna.create_study(directions=study.directions)
+    others.add_trials(own)
+    return others
 
 
 def _at_the_same_point(study: optuna.Study) -> tuple[optuna.Study, int | None]:

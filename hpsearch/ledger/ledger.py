@@ -33,7 +33,7 @@ from .warm_starts import ORIGIN, can_be_compared, far_off, is_taught
 # User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; its
 # place among the trials that the user wants the search to start with; what a scheduler has changed; and the request of
 # the user that it fulfils.
-_STATE, _REASON, _SESSION, _PLACE, _SCHEDULE, _REQUEST = (
+_STATE, _REASON, _SESSION, _PLACE, _SCHEDULE, REQUEST = (
     f"hpsearch:{each}" for each in ("state", "reason", "session", "place", "schedule", "request")
 )
 # A user attribute of Optuna's study: with which sampler and space everything has been tried.
@@ -69,7 +69,7 @@ class Entry:
     @property
     def replica(self) -> Replica | None:
         """Which trial it repeats with another seed; None: none."""
-        return Replica.of_id(self.trial.user_attrs.get(_REQUEST))
+        return Replica.of_id(self.trial.user_attrs.get(REQUEST))
 
     @property
     def told_before(self) -> set[str]:
@@ -170,7 +170,7 @@ class Ledger:
         """
         place, is_queued = self._place(entries.trials), bool(entries.queued)
         if request is not None:
-            self._engine.enqueue_trial(dict(request.params), user_attrs={_REQUEST: request.id})
+            self._engine.enqueue_trial(dict(request.params), user_attrs={REQUEST: request.id})
             is_queued = True
         elif not is_queued and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
@@ -196,8 +196,8 @@ class Ledger:
             session: that trains it.
             records: all trials that are known.
         """
-        if not any(entries.trials[each].user_attrs.get(_REQUEST) == request for each in entries.queued):
-            self._engine.enqueue_trial(dict(repeated.params), user_attrs={_REQUEST: request})
+        if not any(entries.trials[each].user_attrs.get(REQUEST) == request for each in entries.queued):
+            self._engine.enqueue_trial(dict(repeated.params), user_attrs={REQUEST: request})
         return self._begin(entries.next_number, session, records, is_queued=True)
 
     def _begin(self, number: int, session: str, records: Sequence[TrialRecord], is_queued: bool) -> OptunaTrial:
@@ -211,7 +211,7 @@ class Ledger:
             may_repeat=self.may_repeat,
             may_be_given=self._may_give,
             check_range=None if self._ranges is None else self._ranges.check,
-            request=trial.user_attrs.get(_REQUEST),
+            request=trial.user_attrs.get(REQUEST),
         )
 
     def resume(
@@ -240,7 +240,7 @@ class Ledger:
             entry.trial,
             may_repeat=self.may_repeat,
             may_be_given=self._may_give,
-            request=entry.trial.user_attrs.get(_REQUEST),
+            request=entry.trial.user_attrs.get(REQUEST),
         )
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
@@ -268,7 +268,7 @@ class Ledger:
 
     def requests_begun(self, entries: Entries) -> frozenset[str]:
         """Return the requests for new trials that have been queued, or have begun."""
-        return frozenset(each.user_attrs[_REQUEST] for each in entries.trials if _REQUEST in each.user_attrs)
+        return frozenset(each.user_attrs[REQUEST] for each in entries.trials if REQUEST in each.user_attrs)
 
     def has_given_parameters(self, entries: Entries) -> bool:
         """Return whether the user has given parameters for the next trial: queued ones, or some to start with."""
@@ -388,7 +388,7 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, object]:
         _REASON: record.reason,
         _SCHEDULE: list(record.schedule) or None,
         _PLACE: place,
-        _REQUEST: None if record.origin is None else record.origin["request"],
+        REQUEST: None if record.origin is None else record.origin["request"],
         **record.user_attrs,
     }
     return {name: value for name, value in attributes.items() if value is not None}
@@ -397,5 +397,5 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, object]:
 def is_counted(trial: FrozenTrial) -> bool:
     """Return whether a trial counts towards the study's total: it has ended, here, not refused, and is no replica."""
     is_refused = trial.user_attrs.get(_STATE) == TrialState.REFUSED.value
-    is_replica = Replica.of_id(trial.user_attrs.get(_REQUEST)) is not None
+    is_replica = Replica.of_id(trial.user_attrs.get(REQUEST)) is not None
     return trial.state.is_finished() and not is_refused and not is_replica and ORIGIN not in trial.user_attrs

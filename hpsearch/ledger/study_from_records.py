@@ -15,6 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState as EngineState
 
 from ..errors import StorageError, StudyError
+from ..search.metrics.replicas import without_replicas
 from ..search.result.parameter_importances import Importances
 from ..search.space.search_space import SearchSpace
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE
@@ -99,7 +100,7 @@ class StudyFromRecords:
             directions=[StudyDirection[each.direction.upper()] for each in self._study.objectives]
         )
         known = self._distributions()
-        for record in self._records:
+        for record in without_replicas(self._records):
             if record.reports and record.values and _are_in(known, record.params):
                 engine.add_trial(_trial(record, known))
         return engine

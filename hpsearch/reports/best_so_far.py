@@ -45,6 +45,8 @@ class BestSoFar:
 
     def take(self, records: Collection[TrialRecord], changed: Iterable[TrialRecord]) -> None:
         """Know all trials that do not run, of which some have changed."""
+        if any(each.replica is not None for each in records):  # of a trial that was confirmed
+            self._is_followed, self.seen = False, None
         self._front = best_records(records, self._study.objectives)
         self.result = self._front[0] if self._front else None
         for record in changed:
@@ -62,13 +64,14 @@ class BestSoFar:
         if self.seen is None or self._study.objective.is_better(value, self.seen.value):
             self.seen = Seen(value, number, selected.report.step)
 
-    def describe(self, records: Mapping[int, TrialRecord], running: Collection[int], with_result: bool = True) -> str:
-        """Return the best value and its trial, in words; of several objectives, how many trials are on the front.
+    def describe(self, records: Mapping[int, TrialRecord], running: Collection[int]) -> str:
+        """Return the best value and its trial, and the best result if it is another one, in words.
+
+        Of several objectives, return how many trials are on the front.
 
         Args:
             records: the trials that have ended or paused, by number.
             running: the numbers of those that run.
-            with_result: whether the best result follows, if it is not the best value so far.
         """
         if len(self._study.objectives) > 1 and self._front:
             return f"{len(self._front)} on the Pareto front"
@@ -79,17 +82,16 @@ class BestSoFar:
             assert self.result is not None, "one of the two is known"
             return f"best {format_value(result)} (trial {self.result.number})"
         told = f"best so far {format_value(self.seen.value)} ({self._whose(self.seen, records, running)})"
-        return (
-            told if self.result is None else f"{told}; best result {format_value(result)} (trial {self.result.number})"
-        )
+        end = "" if self.result is None else f"; best result {format_value(result)} (trial {self.result.number})"
+        return told + end
 
     def _whose(self, seen: Seen, records: Mapping[int, TrialRecord], running: Collection[int]) -> str:
         """Return which trial has had a value and what has become of it, in words."""
         record = records.get(seen.number)
         if seen.number in running or record is None:
             return f"trial {seen.number}, running"
-        has_had_it = record.state.has_result and f"trial {seen.number}, at step {seen.step}"
-        return has_had_it or f"trial {seen.number}, {record.state.value}"
+        is_earlier = record.values[:1] != (seen.value,)
+        return f"trial {seen.number}, " + (f"at step {seen.step}" if is_earlier else record.state.value)
 
     def _describe_nothing(self, records: Mapping[int, TrialRecord], running: Collection[int]) -> str:
         known = [each for each in records.values() if each.values]

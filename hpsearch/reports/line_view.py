@@ -141,7 +141,7 @@ class LineView(SearchListener):
             line += f" (breaks {', '.join(broken)})"
         if record.fallbacks:
             line += f" (in smaller batches, as it ran out of memory {len(record.fallbacks)}x)"
-        return f"{line}; {self.state.best_in_words(with_result=False)}"
+        return f"{line}; {self.state.best_in_words()}"
 
 
 class NewsView(LineView):

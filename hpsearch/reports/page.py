@@ -37,6 +37,8 @@ from .tables import budget_in_words, count_states, format_duration, held_out_in_
 _PAGE = "page.html.jinja"
 # In the columns of `SearchSummary.trials_dataframe`: a folder of this machine, which helps no reader.
 _NOT_SENT = "checkpoint"
+# With fewer results for each parameter, the order of the importances is chance.
+_TRIALS_FOR_EACH = 5
 _FINGERPRINT = re.compile(r", [0-9a-f]{12}(?=,|$)")
 
 
@@ -123,7 +125,7 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
 def _in_words(summary: SearchSummary, importances: Importances, figures: Headline) -> list[str]:
     """Return the sentences that no tile of the headline has."""
     sentences = held_out_in_words(summary) if figures.test is None else []
-    if importances:
+    if importances.trials >= _TRIALS_FOR_EACH * len(importances) > 0:
         (name, share), unit = next(iter(importances.items())), resource_unit(summary)
         explains = f"{share:.0%} of the variation of {summary.objective.name}"
         sentences.append(f"The most important parameter is {name}: {explains}, by {importances.basis(unit)}.")

@@ -153,9 +153,9 @@ class SearchState:
             scale = self._scale = CurveScale.of(list(self._values))
         return scale
 
-    def best_in_words(self, with_result: bool = True) -> str:
+    def best_in_words(self) -> str:
         """Return the best value so far and its trial; and the best result, if that is another one."""
-        return self.best.describe(self.records, self.running, with_result)
+        return self.best.describe(self.records, self.running)
 
     def progress_in_words(self) -> str:
         """Return how many of the trials have ended, and with a budget, how much of it is used."""

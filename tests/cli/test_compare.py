@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
+from hpsearch.cli.differences import NOT_RECORDED, Row
 from tests.support.command_line import Told
+
+
+@pytest.mark.parametrize(
+    ("values", "differs"),
+    [((9, 9.0), False), ((1, True), True), ((0.1, 0.2), True), (("9", 9), True), ((NOT_RECORDED, 9), True)],
+)
+def test_numbers_are_compared_as_numbers(values: tuple[object, object], differs: bool) -> None:
+    assert Row("arguments", "num_train_epochs", values, ("", "")).differs is differs
 
 
 def changed_copy(here: Path, change: Callable[[dict[str, Any]], None]) -> str:

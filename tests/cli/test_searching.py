@@ -67,6 +67,7 @@ def test_confirm_continues_a_study_of_run_until_the_best_is_clear(here: Path, to
     assert [each["origin"]["kind"] for each in replicas] == ["replica"] * 2
     assert "is the mean of trial" in " ".join(out.split())
     assert told("show", "runs/confirmed")[0] == 0
+    assert "mean of 2 seeds with standard deviation" in told("best", "runs/confirmed")[1]
 
 
 def test_a_run_without_a_result_ends_with_its_reason_and_the_code_of_a_failure(here: Path, told: Told) -> None:

@@ -7,11 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.browser import chromium as chromium
 
 pytestmark = pytest.mark.docs
 
@@ -48,19 +49,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert told.returncode == 0, told.stdout + told.stderr
     assert "No issues found" in told.stdout + told.stderr
     return folder / "build" / "site"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """CI installs Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium is installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def built(site: Path, page: Path) -> Path:
@@ -102,9 +90,9 @@ def test_a_page_loads_nothing_from_other_servers(site: Path) -> None:
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_have_no_serious_barrier_and_no_broken_code(site: Path, browser: Any, scheme: str, width: int) -> None:
+def test_pages_have_no_serious_barrier_and_no_broken_code(site: Path, chromium: Any, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
     page = context.new_page()
     requested: list[str] = []
     page.on("request", lambda each: requested.append(each.url))

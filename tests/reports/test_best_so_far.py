@@ -11,6 +11,7 @@ import pytest
 from hpsearch import TrialRecord, TrialState
 from hpsearch.reports.best_so_far import BestSoFar
 from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.trial import Replica
 from tests.support.rendering import make_study, record, report, reports
 
 
@@ -45,6 +46,14 @@ COMPLETE = record(2, 0.5, reports=reports(0.25, 0.5))
         (
             described([record(4, 0.4, reports=reports(0.9, 0.4))]),
             "best so far 0.9 (trial 4, at step 1); best result 0.4 (trial 4)",
+        ),
+        (
+            described([record(4, 0.4, TrialState.PAUSED, reports=reports(0.9, 0.4))]),
+            "best so far 0.9 (trial 4, at step 1)",
+        ),
+        (
+            described([COMPLETE, record(4, 0.9, TrialState.PRUNED, reports=reports(0.9), origin=Replica(2, 1).origin)]),
+            "best 0.5 (trial 2)",
         ),
         (described([record(4, 0.9, reports=reports(0.9, 0.4))], scope="all"), "best 0.9 (trial 4)"),
         (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ pytest.importorskip("plotly")
 from hpsearch import TrialState, open_study
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
+from tests.support.browser import chromium as chromium
 from tests.support.rendering import hostile_records, made_up, summary_of
 from tests.support.stored_studies_0_8_0 import STORED
 
@@ -26,19 +25,6 @@ SORTED = """(() => {
   const rows = [...document.querySelectorAll('table.sortable tbody tr')];
   return [head.getAttribute('aria-sort'), rows.map(each => +each.cells[head.cellIndex].textContent)];
 })()"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """CI installs Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium is installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Opened:

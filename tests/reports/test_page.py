@@ -22,11 +22,12 @@ from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
+from hpsearch.search.result.parameter_importances import Importances
 from hpsearch.search.store.held_out_file import read_held_out, write_held_out
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.trial import Replica, Span
 from tests.support.html_pages import packed_json, parse_html, text_of
-from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
+from tests.support.rendering import HOSTILE, NoEngine, curve, hostile_records, made_up, make_study, summary_of
 from tests.support.small_search import search
 from tests.support.small_trainer import points
 from tests.support.stored_studies_0_8_0 import SEARCHES, STORED
@@ -265,6 +266,20 @@ def test_the_rungs_are_in_the_learning_curves_where_all_training_runs_are_as_lon
 def test_the_importances_say_what_they_rest_on() -> None:
     described = plots_of(summary_of(made_up(30)))["importances"].description
     assert described.endswith("optim 10%. It rests on the results of 12 trials.")
+
+
+@pytest.mark.parametrize(("trials", "is_said"), [(14, False), (15, True)])
+def test_a_parameter_is_called_the_most_important_only_with_five_results_for_each(
+    trials: int, is_said: bool, tmp_path: Path
+) -> None:
+    shares = {"learning_rate": 0.6, "width": 0.3, "weight_decay": 0.1}
+
+    class Knows(NoEngine):
+        def importances(self) -> Importances:
+            return Importances(shares, trials)
+
+    summary = SearchSummary(make_study(), made_up(30), Knows)
+    assert ("The most important parameter is learning_rate" in text_of(page_of(summary, tmp_path))) is is_said
 
 
 def test_choices_that_are_numbers_are_no_axis_of_the_contour_and_lists_are_choices() -> None:

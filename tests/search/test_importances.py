@@ -7,6 +7,8 @@ import pytest
 from optuna.trial import TrialState
 
 from hpsearch.ledger.importances import importances
+from hpsearch.ledger.ledger import REQUEST
+from hpsearch.search.trial import Replica
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,20 @@ def test_importances_rest_on_the_results_or_on_the_reports_where_most_trials_had
     found = importances(study)
     assert found == {"x": 1.0}
     assert (found.trials, found.resource) == (trials, resource)
+
+
+def test_runs_of_a_trial_with_other_seeds_count_as_no_trials() -> None:
+    study = optuna.create_study()
+    for number in range(8):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"x": number / 7},
+                distributions={"x": optuna.distributions.FloatDistribution(0.0, 1.0)},
+                value=float(number),
+                user_attrs={REQUEST: Replica(0, number).id} if number > 4 else {},
+            )
+        )
+    assert importances(study).trials == 5
 
 
 def test_importances_of_too_few_trials_rest_on_none() -> None:

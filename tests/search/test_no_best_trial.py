@@ -77,6 +77,7 @@ LATE = trial(2, TrialState.INTERRUPTED, reason="the study's timeout of 9 s is ov
             "The same call continues the study.",
         ),
         ([trial(0, TrialState.REFUSED, reason="no such metric")], {}, "1 refused. Trial 0: no such metric."),
+        ([trial(0, TrialState.REFUSED, reason="No. Did you mean 'x'?")], {}, "Trial 0: No. Did you mean 'x'?"),
         (
             [broken(0, by=9.0), broken(3, by=2.0)],
             {},

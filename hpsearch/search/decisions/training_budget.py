@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Protocol
 
 from ..trial import TrialRecord, TrialState
-from ..wording import counted
 from .ladder import ROUNDING, Ladder
 
 # With rungs at 1/6 and 1/2, a trial costs 1/6 + 1/2 * 1/3 + 1/4 * 1/2 = 0.46 on average if half of the trials are
@@ -90,7 +89,7 @@ def progress_in_words(study: Limited, trials: Sequence[TrialRecord]) -> str:
     """Return how much of a study has been done: ``5 of 20 trials``, ``3.2 of 8 full training runs``, or both."""
     done, parts = sum(each.is_counted for each in trials), []
     if study.n_trials is not None:
-        parts.append(f"{done} of {counted(study.n_trials, 'trial')}")
+        parts.append(f"{done} of {study.n_trials} trials")
     if study.budget is not None:
         parts.append(f"{full_runs_of(trials):.3g} of {study.budget:g} full training runs")
     return " and ".join(parts)

@@ -66,7 +66,10 @@ def _first_reason(records: Sequence[TrialRecord]) -> str:
     if any(each.state.has_result for each in records):
         return ""
     first = next((each for each in records if each.reason), None)
-    return "" if first is None else f"Trial {first.number}: {first.reason}."
+    if first is None:
+        return ""
+    reason = first.reason or ""
+    return f"Trial {first.number}: {reason}{'' if reason.endswith(('.', '?')) else '.'}"
 
 
 def _place(trace: str | None) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..search.requests.make_request import when_it_continues
 from ..search.store.live_sessions import sessions_at_work
 from ..search.store.study_folder import COMMAND_FILE
 from ..searching.opened_study import open_study
@@ -33,6 +35,10 @@ def confirm(study: Study = None, repeats: Repeats = 5, top: Top = 4, file: File 
     given = Given("hpsearch confirm", file, trust)
     if not is_for_another:
         admitted(read_command(folder), folder, given)  # raises before anything is requested
-    print(open_study(folder).confirm(repeats=repeats, top=top))
-    if not is_for_another:
+    summary = open_study(folder)
+    told = summary.confirm(repeats=repeats, top=top)
+    if is_for_another:
+        print(told)
+    else:
+        print(told.removesuffix(f", {when_it_continues(Path(summary.study.folder))}"))
         continue_study(folder, given)

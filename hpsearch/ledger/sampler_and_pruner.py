@@ -196,6 +196,13 @@ class Choices:
             return f"terminator: ends after {STAGNATION} trials in a row without a new best at any rung, or sooner"
         return f"terminator {type(self.given.terminator).__name__}"
 
+    @property
+    def _why_no_rungs(self) -> str:
+        """Why trials do not pause although no pruner is given; empty where the arguments of the search say it."""
+        if not self._has_many:
+            return f", as there are fewer than {TOO_FEW + 1}"
+        return "" if self.is_evaluated else ", as there is no evaluation during training"
+
     def _described_pruner(self) -> str:
         given, study = self.given, self.study
         if self.prunes_by_rungs:
@@ -213,7 +220,7 @@ class Choices:
             return f"nothing is pruned: {why} (pruning_metric= names a metric that prunes){unused}"
         is_by_rungs = self.has_rungs and study.pruning_objective is None
         if isinstance(given.pruner, NopPruner) or is_by_rungs:
-            return f"pruner none: every trial runs to completion{unused}"
+            return f"pruner none: every trial runs to completion{self._why_no_rungs if is_by_rungs else ''}{unused}"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
         why = "" if self.cannot_pause is None else f" in place of rungs: trials do not pause, as {self.cannot_pause}"
         return f"pruner {type(given.pruner).__name__}{by}{why}{unused}"

@@ -60,7 +60,7 @@ def test_confirm_continues_a_study_of_run_until_the_best_is_clear(here: Path, to
     assert told("run", "first/study.py", *few)[0] == 0
     code, out, err = told("confirm", "runs/confirmed", "--repeats", "2", "--top", "2")
     assert code == 0, err
-    assert "are trained with up to 2 seeds each, until the best of them is clear" in out
+    assert "are trained with up to 2 seeds each, until the best of them is clear\n" in out
     records = [json.loads(path.read_text()) for path in (here / "runs/confirmed").glob("*/trial.json")]
     replicas = [each for each in records if "origin" in each]
     assert len(records) - len(replicas) == 3

@@ -510,8 +510,11 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
             "the best half is promoted; the first one and every 8th run to completion (default; pruner=",
         ),
         ({"pruner": None}, "pruner none: every trial runs to completion"),
-        ({"n_trials": 3}, "pruner none: every trial runs to completion"),
-        ({"trainer": {"eval_strategy": "no"}}, "pruner none: every trial runs to completion"),
+        ({"n_trials": 3}, "pruner none: every trial runs to completion, as there are fewer than 4"),
+        (
+            {"trainer": {"eval_strategy": "no"}},
+            "pruner none: every trial runs to completion, as there is no evaluation during training",
+        ),
         ({"pruner": "median"}, "pruner MedianPruner"),
         ({"sampler": optuna.samplers.GridSampler({"learning_rate": [1e-3, 1e-2, 1e-1, 1.0]})}, "to completion"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple, cast
 
 from ...errors import StudyError, one_of
@@ -47,8 +48,8 @@ class _Found(NamedTuple):
 
     @property
     def when_it_continues(self) -> str:
-        folder = shlex.quote(str(self.study.folder))
-        return f"when the search continues (the same command again, or hpsearch resume {folder})"
+        """When the search follows a request, if none is running."""
+        return when_it_continues(self.study.folder)
 
     def trial(self, number: int) -> TrialRecord:
         """Return the record of a trial.
@@ -62,6 +63,11 @@ class _Found(NamedTuple):
             known = f"it has {len(records)}, up to {records[-1].number}" if records else "it has none yet"
             raise StudyError(f"The study in {str(self.study.folder)!r} has no trial {number!r}; {known}.")
         return found
+
+
+def when_it_continues(folder: Path) -> str:
+    """Return when a request to a study is followed for which no search is running, and by which command."""
+    return f"when the search continues (the same command again, or hpsearch resume {shlex.quote(str(folder))})"
 
 
 def stop(folder: str | os.PathLike[str], number: int) -> str:

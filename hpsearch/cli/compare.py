@@ -62,8 +62,7 @@ def compare(
 def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
-    longest = max(len(each.name) for each in rows)
-    table.add_column("", overflow="fold", min_width=min(longest, _WIDTH_OF_NAMES), max_width=_WIDTH_OF_NAMES)
+    table.add_column("", no_wrap=True)  # with a min_width, rich crops the last column
     for name in names:
         table.add_column(Text(name), overflow="fold")
     for group, members in groupby(rows, key=lambda each: each.group):
@@ -71,10 +70,15 @@ def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
         table.add_row("", Text(group, style="bold"))
         for each in members:
             mark = "≠" if each.differs else ""
-            table.add_row(mark, Text(each.name), *map(Text, each.texts), style="" if each.differs else "dim")
+            table.add_row(mark, Text(_folded(each.name)), *map(Text, each.texts), style="" if each.differs else "dim")
     console = Console(highlight=False)
     console.print(table)
     notes = ["≠ differs"] if any(each.differs for each in rows) else ["nothing differs"]
     if any(NOT_RECORDED in each.values for each in rows):
         notes.append("- not recorded")
     console.print("; ".join(notes), style="dim")
+
+
+def _folded(name: str) -> str:
+    """Return a name on as many lines as it needs."""
+    return "\n".join(name[start : start + _WIDTH_OF_NAMES] for start in range(0, len(name), _WIDTH_OF_NAMES))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .learning_curves import Array, MissingCurves, Task
+from .learning_curves import Array, Task
 from .regret import Results, Run
-from .simulated import CURVES, chosen, half_of, known_of, mapped, quieten, simulate, tasks_of
+from .simulated import CURVES, known_of, mapped, names_of_tasks, quieten, simulate, tasks_of
 from .strategies import Ours, RandomInFull, Strategy
 
 AT_RANDOM = "random to completion"
@@ -111,11 +110,7 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     options = _options()
     quieten()
-    try:
-        names = tasks_of(options.curves, options.data).names
-        names = chosen(options.tasks, half_of(names, options.half) if options.half else names)
-    except MissingCurves as error:
-        sys.exit(str(error))
+    names = names_of_tasks(options)
     print(f"{options.curves}: {len(names)} task(s), {options.seeds} seed(s); trials, and regret [95 % interval]")
     print(f"{'evaluations':<22}" + "".join(f"{f'{each} full runs':>32}" for each in options.budgets))
     with mapped(options.processes) as each:

@@ -311,14 +311,19 @@ def mapped(processes: int) -> Iterator[Map]:
         yield pool.imap
 
 
+def names_of_tasks(options: argparse.Namespace) -> list[str]:
+    """Return the tasks that the options choose; without their curves, end the program with a line that says so."""
+    try:
+        names = tasks_of(options.curves, options.data).names
+        return chosen(options.tasks, half_of(names, options.half) if options.half else names)
+    except MissingCurves as error:
+        sys.exit(str(error))
+
+
 def main() -> None:
     options = _options()
     quieten()
-    try:
-        names = tasks_of(options.curves, options.data).names
-        names = chosen(options.tasks, half_of(names, options.half) if options.half else names)
-    except MissingCurves as error:
-        sys.exit(str(error))
+    names = names_of_tasks(options)
     with mapped(options.processes) as each:
         results = search_all(options, names, each)
     workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"

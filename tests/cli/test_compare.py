@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpsearch.cli.compare import _print
 from hpsearch.cli.differences import NOT_RECORDED, Row
 from tests.support.command_line import Told
 
@@ -20,6 +22,19 @@ from tests.support.command_line import Told
 )
 def test_numbers_are_compared_as_numbers(values: tuple[object, object], differs: bool) -> None:
     assert Row("arguments", "num_train_epochs", values, ("", "")).differs is differs
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", ["per_device_train_batch_size", "deepspeed.zero_optimization.offload_optimizer.path"])
+def test_no_character_of_a_wide_table_is_lost(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    folders, counts = ["runs/a_study_of_a_long_name", "runs/b"], ("30 trials: 14 complete, 16 pruned",) * 2
+    _print("two studies", folders, [Row("study", name, ("1", "2"), counts)])
+    kept = "".join(capsys.readouterr().out.split())
+    given = "".join(["two studies", *folders, "study", "≠", name, *counts, "≠ differs"]).replace(" ", "")
+    assert Counter(kept.replace("─", "")) == Counter(given)
 
 
 def changed_copy(here: Path, change: Callable[[dict[str, Any]], None]) -> str:

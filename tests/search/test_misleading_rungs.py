@@ -1,4 +1,4 @@
-"""Trials in full tell which rungs mislead, and from those all go on."""
+"""Trials that run on whatever they report show which rungs mislead, and from those all go on."""
 
 from __future__ import annotations
 
@@ -52,6 +52,66 @@ def test_trials_in_full_are_not_judged_and_others_are_not_compared_with_them() -
     waiting = [trial(4, 0.9), trial(5, 0.95)]
     assert hedged().verdict(running(3, 0.8), [*better, *waiting]) == GO_ON
     assert hedged().next([*better, *waiting, trial(3, 0.8)]) is not None
+
+
+PROBED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=8)
+
+
+@pytest.mark.parametrize(
+    ("number", "losses", "verdict"),
+    [(2, (0.9,), GO_ON), (2, (0.9, 0.9), GO_ON), (2, (0.9, 0.9, 0.9), PAUSE), (3, (0.9,), PAUSE), (8, (0.9,), GO_ON)],
+)
+def test_the_first_probes_run_to_the_last_rung_whatever_they_report(
+    number: int, losses: tuple[float, ...], verdict: Verdict
+) -> None:
+    better = [running(each, *[0.1] * len(losses)) for each in range(2)]
+    assert rungs(n_trials=60, ladder=PROBED).verdict(running(number, *losses), better) == verdict
+
+
+def test_a_probe_that_has_diverged_pauses_at_the_first_rung() -> None:
+    assert rungs(n_trials=60, ladder=PROBED).verdict(running(0, math.nan), []) == PAUSE
+
+
+def test_probes_are_compared_with_others_at_the_last_rung_only() -> None:
+    at_rungs = rungs(n_trials=60, ladder=PROBED)
+    better, worse = ([trial(number, *[loss] * 3) for number in range(3)] for loss in (0.1, 0.9))
+    paused = [trial(number, 0.6) for number in (3, 4)]
+    for known in (better, worse):
+        assert at_rungs.verdict(running(5, 0.5), [*known, *paused]) == GO_ON
+        assert at_rungs.verdict(running(5, 0.7), [*known, *paused]) == PAUSE
+    assert at_rungs.verdict(running(5, 0.5, 0.5, 0.5), worse) == GO_ON
+    assert at_rungs.verdict(running(5, 0.5, 0.5, 0.5), better) == PAUSE
+    assert at_rungs.next(better) is better[0]
+
+
+def probes(*losses: Sequence[float], state: TrialState = TrialState.PAUSED) -> list[TrialRecord]:
+    """Return probes that have come to the last rung, with losses after epochs 1, 3 and 9."""
+    return [trial(number, *each, state=state) for number, each in enumerate(losses)]
+
+
+CROSSING = ((0.1, 0.1, 0.4), (0.2, 0.2, 0.3), (0.3, 0.3, 0.2))
+
+
+@pytest.mark.parametrize("state", [TrialState.PAUSED, TrialState.PRUNED, TrialState.RUNNING, TrialState.STOPPED])
+def test_probes_at_the_last_rung_show_that_earlier_rungs_mislead(state: TrialState) -> None:
+    known = probes(*CROSSING, state=state)
+    assert misleading(known, PROBED) == dict.fromkeys(PROBED.fractions[:2], (0, 3, 3))
+    assert rungs(n_trials=60, ladder=PROBED).verdict(running(9, 0.9), known) == GO_ON
+    assert misleading(probes(*CROSSING, state=TrialState.FAILED), PROBED) == {}
+    not_there = [*known[:2], trial(2, 0.3, 0.3, state=state)]
+    assert misleading(not_there, PROBED) == {}
+
+
+def test_trials_promoted_for_their_early_reports_show_nothing_at_the_last_rung() -> None:
+    promoted = [trial(9 + number, *losses) for number, losses in enumerate(CROSSING)]
+    assert misleading([trial(0, 0.5, state=TrialState.FAILED), *promoted], PROBED) == {}
+
+
+def test_two_complete_trials_are_compared_by_their_results_and_a_probe_by_its_value_at_the_last_rung() -> None:
+    complete = ended((0.1, 0.1, 0.4, 0.1), (0.2, 0.2, 0.3, 0.2))  # they have crossed twice
+    known = [*complete, trial(2, 0.3, 0.3, 0.2)]
+    found = rungs(n_trials=60, ladder=PROBED).agreements(known)
+    assert found == {1 / 18: (1, 3, 3), 1 / 6: (1, 3, 3), 1 / 2: (0, 0, 0)}
 
 
 def test_of_a_study_that_learns_from_another_one_the_first_trials_are_in_full_too() -> None:

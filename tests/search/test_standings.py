@@ -23,6 +23,7 @@ from hpsearch.search.trial import Report, TrialState
 from tests.support.at_rungs import RATE, rungs, running, trial
 
 HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=8)
+PROBED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)
 OBJECTIVES = resolve_objectives("loss", "minimize", has_metrics=True)
 ENDS = (TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED, TrialState.STOPPED, TrialState.INTERRUPTED)
 
@@ -53,7 +54,7 @@ def history(seed: int, count: int = 40) -> list[list[TrialRecord]]:
     return states
 
 
-@pytest.mark.parametrize("ladder", [LADDER_OF_0_8_0, HEDGED])
+@pytest.mark.parametrize("ladder", [LADDER_OF_0_8_0, HEDGED, PROBED])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_search_that_has_seen_all_that_happened_decides_as_one_that_sees_it_now(ladder: Ladder, seed: int) -> None:
     kept = rungs(n_trials=40, ladder=ladder)

@@ -88,6 +88,13 @@ def test_a_trial_that_completes_whatever_it_reports_needs_a_full_run() -> None:
     assert TrainingBudget(2.0, hedged, POINTS).account([running(0)]).affords(NEW)
 
 
+def test_a_probe_needs_what_it_costs_up_to_the_last_rung() -> None:
+    probed = Ladder((1 / 6, 1 / 2), 2, probe_first=1)
+    for total, ladder, is_affordable in ((1.49, probed, False), (1.5, probed, True), (1.49, LADDER, True)):
+        account = TrainingBudget(total, ladder, POINTS).account([running(0)])
+        assert account.affords(NEW) is is_affordable
+
+
 def test_a_trial_at_a_rung_reserves_what_it_costs_from_there() -> None:
     at_rung = running(1, 0.5, 0.4)
     assert TrainingBudget(1.0, LADDER, POINTS).account([at_rung]).affords(at_rung)

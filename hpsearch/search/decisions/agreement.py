@@ -1,4 +1,4 @@
-"""The agreement of the ranks of trials at a rung with their final ranks."""
+"""The agreement of the ranks of trials at a rung with their later ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .pareto_order import Costs, dominance
+
+Array = NDArray[np.float64]
 
 # The prior of the share of agreeing pairs, a beta distribution: as if four of six pairs had agreed.
 _AGREEING, _PAIRS = 4, 6
@@ -19,7 +22,7 @@ _FEWEST, _MOST = 3, 200
 
 
 class Agreement(NamedTuple):
-    """The number of pairs of trials with the same order at a rung and at completion.
+    """The number of pairs of trials with the same order at a rung and later.
 
     The pairs of n trials are not independent of each other: their agreeing share varies as that of 9 n (n - 1) /
     (2 (2 n + 5)) independent pairs, which is the variance of Kendall's rank correlation where ranks are independent
@@ -92,24 +95,49 @@ def describe(fraction: float, found: Agreement, is_heeded: bool = True) -> str:
     return f"{counted}, at least {LEAST} is needed): {then}"
 
 
-def agreement(costs: Sequence[tuple[Costs, Costs]]) -> Agreement:
+class Compared(NamedTuple):
+    """The costs of a trial that are compared; of one objective or several, less is better.
+
+    Attributes:
+        early: at the rung.
+        at_last_rung: when it came to the last rung; None: it was not there.
+        final: at completion; None: it is not complete.
+    """
+
+    early: Costs
+    at_last_rung: Costs | None
+    final: Costs | None
+
+
+def agreement(trials: Sequence[Compared]) -> Agreement:
     """Count the pairs of trials that agree; fewer than three trials count as no pair.
 
-    A pair is compared if one trial dominates the other at the rung, and they are not equal at completion. It agrees if
-    the same trial dominates the other at completion. With one objective, to dominate is to be better.
+    A pair is compared if one trial dominates the other at the rung, and they are not equal later: at completion if both
+    are complete, else at the last rung. It agrees if the same trial dominates the other there. With one objective, to
+    dominate is to be better.
 
-    Args:
-        costs: the objectives of each trial at the rung and at completion; less is better.
-
-    >>> agreement([((0.1,), (1.0,)), ((0.2,), (2.0,)), ((0.3,), (3.0,))])
+    >>> agreement([Compared((0.1,), None, (1.0,)), Compared((0.2,), None, (2.0,)), Compared((0.3,), None, (3.0,))])
     Agreement(agreeing=3, pairs=3, trials=3)
-    >>> agreement([((0.1,), (3.0,)), ((0.2,), (2.0,)), ((0.3,), (1.0,))])
+    >>> agreement([Compared((early,), (1 - early,), None) for early in (0.1, 0.2, 0.3)])
     Agreement(agreeing=0, pairs=3, trials=3)
     """
-    if len(costs) < _FEWEST:
+    if len(trials) < _FEWEST:
         return Agreement()
-    compared = costs[-_MOST:]
-    early, late = (np.array(each, dtype=float) for each in zip(*compared, strict=True))
-    better, better_late = dominance(early), dominance(late)
-    is_equal_late = (late[:, None] == late).all(axis=2)
-    return Agreement(int((better & better_late).sum()), int((better & ~is_equal_late).sum()), len(compared))
+    early, at_last_rung, final = (_table(each) for each in zip(*trials[-_MOST:], strict=True))
+    better = dominance(early)
+    are_complete, were_there = ~np.isnan(final[:, 0]), ~np.isnan(at_last_rung[:, 0])
+    by_final = are_complete[:, None] & are_complete
+    by_last_rung = were_there[:, None] & were_there & ~by_final
+    agrees = (by_final & dominance(final)) | (by_last_rung & dominance(at_last_rung))
+    differs = (by_final & ~_are_equal(final)) | (by_last_rung & ~_are_equal(at_last_rung))
+    return Agreement(int((better & agrees).sum()), int((better & differs).sum()), len(early))
+
+
+def _table(costs: Sequence[Costs | None]) -> Array:
+    """Return costs, (n, objectives); a row of NaN where there are none."""
+    width = max(len(each) for each in costs if each is not None) if any(costs) else 1
+    return np.array([(math.nan,) * width if each is None else each for each in costs], dtype=float)
+
+
+def _are_equal(costs: Array) -> NDArray[np.bool_]:
+    return np.asarray((costs[:, None] == costs).all(axis=2))

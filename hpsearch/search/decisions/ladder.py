@@ -1,7 +1,7 @@
 """The rungs of a search: where trials pause, how many of them are promoted, and which ones never pause.
 
-Some trials run to completion whatever they report, so that early ranks can be compared with final ones. Hyperband and
-Hyper-Tune (Li et al., VLDB 2022) hedge against misleading early reports in the same way.
+Some trials run to the last rung, or to completion, whatever they report, so that early ranks can be compared with later
+ones. Hyperband and Hyper-Tune (Li et al., VLDB 2022) hedge against misleading early reports in a similar way.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ class Ladder:
         fractions: the fractions of the training run after which trials pause; ascending, each above 0 and below 1.
         reduction_factor: one trial in this many is promoted from a rung.
         complete_first: the number of first trials that run to completion, unless they diverge.
-        complete_every: each trial whose index (from 0) is a multiple of this also runs to completion; 0: none.
+        complete_every: each later trial whose index (the first one has 0) is a multiple of this also runs to
+            completion; 0: none.
+        probe_first: the number of first trials that run to the last rung, unless they diverge. They cost less than
+            trials that run to completion, and show whether earlier rungs mislead.
 
     Raises:
         StudyError: the fractions do not ascend between 0 and 1, or a number is too small.
 
     Examples:
-        >>> Ladder((1 / 6, 1 / 2), complete_first=4, complete_every=8).describe(None)[:70]
+        >>> Ladder((1 / 6, 1 / 2), probe_first=4, complete_every=8).describe(None)[:70]
         'trials pause at the first evaluation after 1/6 and 1/2 of their traini'
     """
 
@@ -44,6 +47,7 @@ class Ladder:
     reduction_factor: int = 2
     complete_first: int = 0
     complete_every: int = 0
+    probe_first: int = 0
 
     def __post_init__(self) -> None:
         fractions = tuple(self.fractions) if isinstance(self.fractions, Sequence) else ()
@@ -54,11 +58,17 @@ class Ladder:
         check_whole("The reduction_factor of a Ladder", self.reduction_factor, 2)
         check_whole("complete_first of a Ladder", self.complete_first, 0)
         check_whole("complete_every of a Ladder", self.complete_every, 0)
+        check_whole("probe_first of a Ladder", self.probe_first, 0)
 
     @property
     def end(self) -> int:
         """The level of a trial that is complete."""
         return len(self.fractions) + 1
+
+    @property
+    def last(self) -> int:
+        """The level of the last rung."""
+        return len(self.fractions)
 
     def level(self, fraction: float) -> int:
         """Return the rung reached after a fraction of the training run: 0 for none, `end` at completion.
@@ -77,12 +87,21 @@ class Ladder:
             >>> [index for index in range(20) if ladder.completes(index)]
             [0, 1, 2, 8, 16]
         """
-        return index < self.complete_first or (self.complete_every > 0 and index % self.complete_every == 0)
+        is_one_of = self.complete_every > 0 and index > 0 and index % self.complete_every == 0
+        return index < self.complete_first or is_one_of
+
+    def probes(self, index: int) -> bool:
+        """Return whether a trial runs to the last rung whatever it reports; the first trial of a study has index 0."""
+        return index < self.probe_first and not self.completes(index)
+
+    def is_hedge(self, index: int) -> bool:
+        """Return whether a trial passes a rung whatever it reports; the first trial of a study has index 0."""
+        return self.completes(index) or self.probes(index)
 
     @property
     def is_hedged(self) -> bool:
-        """Whether some trials run to completion, so that misleading rungs are detected."""
-        return self.complete_first > 0 or self.complete_every > 0
+        """Whether some trials run on whatever they report, so that misleading rungs are detected."""
+        return max(self.complete_first, self.complete_every, self.probe_first) > 0
 
     @property
     def part(self) -> str:
@@ -107,24 +126,24 @@ class Ladder:
             >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
             'trials pause after 20% and 60% of their training, and the best third is promoted'
         """
-        promoted = f"{self.part} is promoted{by}{self._completed}"
         if points is None:
-            fractions = _listed([_as_text(each) for each in self.fractions])
-            after = f"at the first evaluation after {fractions}"
-            return f"trials pause {after} of their training, and {promoted}"
-        first_at = {self.level(point): point for point in sorted(points, reverse=True)}
-        pauses = [f"{first_at[level]:.0%}" for level in range(1, self.end) if level in first_at]
+            pauses, at = [_as_text(each) for each in self.fractions], "at the first evaluation after"
+        else:
+            first_at = {self.level(point): point for point in sorted(points, reverse=True)}
+            pauses, at = [f"{first_at[level]:.0%}" for level in range(1, self.end) if level in first_at], "after"
         if not pauses:
             return "trials do not pause, as they are evaluated at their end only"
-        return f"trials pause after {_listed(pauses)} of their training, and {promoted}"
+        promoted = f"{self.part} is promoted{by}{self._hedges(pauses)}"
+        return f"trials pause {at} {_listed(pauses)} of their training, and {promoted}"
 
-    @property
-    def _completed(self) -> str:
-        if not self.is_hedged:
-            return ""
-        first = f"first {self.complete_first}" if self.complete_first > 1 else "first one"
-        every = f" and every {_ordinal(self.complete_every)}" if self.complete_every else ""
-        return f"; the {first}{every} run to completion"
+    def _hedges(self, pauses: Sequence[str]) -> str:
+        """Describe which trials run on whatever they report, and how far."""
+        completed = [_first(self.complete_first)] if self.complete_first else []
+        completed += [f"every {_ordinal(self.complete_every)}"] if self.complete_every else []
+        hedges = [f"{_listed(completed)} to completion"] if completed else []
+        if len(pauses) > 1 and self.probe_first > self.complete_first:
+            hedges.insert(0, f"{_first(self.probe_first)} to {pauses[-1]}")
+        return f"; whatever they report, these run on: {', '.join(hedges)}" if hedges else ""
 
     def to_json(self) -> JsonObject:
         """Return JSON-ready values."""
@@ -174,6 +193,10 @@ _EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=24)
 def _listed(texts: Sequence[str]) -> str:
     *some, last = texts
     return f"{', '.join(some)} and {last}" if some else last
+
+
+def _first(count: int) -> str:
+    return f"the first {count}" if count > 1 else "the first one"
 
 
 def _as_text(fraction: float) -> str:

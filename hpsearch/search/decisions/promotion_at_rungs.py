@@ -4,8 +4,9 @@ A trial pauses at the rungs of a ladder (`ladder.py`), such as 1/18, 1/6 and 1/2
 each rung the best trials so far are promoted, such as a third. The others are paused with a checkpoint. They resume
 from it once enough worse trials have reached the rung, or are pruned when the remaining trials cannot change that.
 
-Some trials run to completion whatever they report, unless they diverge. They show how well the ranks at a rung agree
-with the final ranks (`hpsearch.search.decisions.agreement`). A misleading rung promotes all trials.
+Some trials run to the last rung (probes), or to completion, whatever they report, unless they diverge. They show how
+well the ranks at a rung agree with later ones (`hpsearch.search.decisions.agreement`). A misleading rung promotes all
+trials.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -100,7 +101,7 @@ class Rungs:
         is_finite = bool(self._finite(level, [trial]))
         if is_finite and not standings.is_ranked(trial):
             return Verdict()
-        is_promoted = is_finite and self._misleads(level)
+        is_promoted = is_finite and (self._misleads(level) or standings.passes(level, trial))
         if not is_promoted:
             is_promoted = self._promotable(level, [trial, *standings.paused(level)], trials, rating) is trial
         if is_promoted:
@@ -225,7 +226,7 @@ class Rungs:
         return count
 
     def _misleads(self, level: int) -> bool:
-        """Return whether the ranks at a rung agree too little with the final ranks."""
+        """Return whether the ranks at a rung agree too little with later ones."""
         return self._ladder.is_hedged and self._standings.agreement(level).misleads
 
     def _ahead_of_the_best(self, levels: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:

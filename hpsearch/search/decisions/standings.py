@@ -20,7 +20,7 @@ from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..time_and_epoch_limits import OF_THE_TRIAL
 from ..trial import Report, TrialRecord, TrialState
-from .agreement import Agreement, agreement
+from .agreement import Agreement, Compared, agreement
 from .ladder import Ladder
 from .pareto_order import Costs, ParetoRanks
 
@@ -58,19 +58,17 @@ class Standing:
         costs: its cost at each level that it was at, when it came there, and the loss, which breaks ties.
         top: the highest of these levels.
         is_ranked: whether it is among the trials that are compared at rungs.
-        promoted_from: the levels that it was promoted from, or passed.
+        ranked_costs: the costs by which it is compared at rungs: none if it is not; not that at a rung that a probe
+            has passed.
+        promoted_from: of `ranked_costs`, the levels that it was promoted from, or passed.
     """
 
     trial: TrialRecord
     costs: Mapping[int, Cost]
     top: int
     is_ranked: bool
+    ranked_costs: Mapping[int, Cost]
     promoted_from: frozenset[int]
-
-    @property
-    def ranked_costs(self) -> Mapping[int, Cost]:
-        """The costs by which the trial is compared at rungs; none if it is not."""
-        return self.costs if self.is_ranked else {}
 
 
 class Standings:
@@ -83,7 +81,8 @@ class Standings:
 
     Attributes:
         begun: the number of trials that were not refused.
-        complete_at: for each level, the standings of the complete trials that were there, by number.
+        compared_at: for each level, the standings of the trials that were there and show how well it ranks: complete
+            ones, and probes that have come to the last rung.
     """
 
     def __init__(self, study: Study | StoredStudy, ladder: Ladder) -> None:
@@ -101,7 +100,7 @@ class Standings:
         self._pareto: defaultdict[int, ParetoRanks] = defaultdict(ParetoRanks)
         self._paused: defaultdict[int, dict[int, TrialRecord]] = defaultdict(dict)
         self._promoted: defaultdict[int, set[int]] = defaultdict(set)
-        self.complete_at: defaultdict[int, dict[int, Standing]] = defaultdict(dict)
+        self.compared_at: defaultdict[int, dict[int, Standing]] = defaultdict(dict)
         self._open: dict[int, int] = {}
         self._at_their_end: set[int] = set()
         self.begun = 0
@@ -132,7 +131,7 @@ class Standings:
     def rank(self, level: int, number: int) -> int | None:
         """Return how many of the ranked trials were better at a level; None if a trial is not ranked there."""
         standing = self._standings[number]
-        if not standing.is_ranked or level not in standing.costs:
+        if level not in standing.ranked_costs:
             return None
         if len(self._objectives) > 1:
             return self._pareto[level].rank(number)
@@ -167,16 +166,26 @@ class Standings:
         return len(self._at_their_end)
 
     def agreement(self, level: int) -> Agreement:
-        """Return how well the ranks of the complete trials at a rung agree with their final ranks."""
-        complete = [each for _, each in sorted(self.complete_at[level].items())]
-        records = [each.trial for each in complete]
+        """Return how well the ranks at a rung agree with later ones.
+
+        Two complete trials are compared by their results; if one of them is a probe that is not complete, by their
+        values at the last rung.
+        """
+        compared = [each for _, each in sorted(self.compared_at[level].items())]
+        records = [each.trial for each in compared]
         known, found = self._agreements.get(level, ([], None))
         if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
-            found = agreement(
-                [(each.costs[level].values, self.costs_of_result(each.trial)) for each in complete if each.trial.values]
-            )
+            found = agreement([self._compared(each, level) for each in compared])
             self._agreements[level] = records, found
         return found
+
+    def _compared(self, standing: Standing, level: int) -> Compared:
+        at_last_rung = standing.costs.get(self._ladder.last) if level < self._ladder.last else None
+        return Compared(
+            standing.costs[level].values,
+            None if at_last_rung is None else at_last_rung.values,
+            self.costs_of_result(standing.trial) if _has_result(standing.trial) else None,
+        )
 
     def agreements(self) -> dict[float, Agreement]:
         """Return the agreement at each rung, by the fraction of the training run."""
@@ -197,6 +206,10 @@ class Standings:
     def is_ranked(self, trial: TrialRecord) -> bool:
         """Return whether a trial is compared at rungs: it may pause there, or is paused, perhaps by another ladder."""
         return trial.state is TrialState.PAUSED or not self._ladder.completes(trial.number - self._first)
+
+    def passes(self, level: int, trial: TrialRecord) -> bool:
+        """Return whether a trial runs on from a rung whatever it reports there, to the last one."""
+        return level < self._ladder.last and self._ladder.probes(trial.number - self._first)
 
     def climb(self, trial: TrialRecord) -> list[tuple[int, Cost]]:
         """Return the level and the cost, by scope, at each report; less is better.
@@ -230,8 +243,10 @@ class Standings:
         for level, cost in climb:
             costs.setdefault(level, cost)
         is_ranked = trial.state not in WITHOUT_RESULT and self.is_ranked(trial)
-        promoted_from = frozenset(level for level in costs if is_ranked and _is_past(level, climb, trial.state))
-        return Standing(trial, costs, max(costs, default=0), is_ranked, promoted_from)
+        passed = [level for level, cost in costs.items() if self.passes(level, trial) and cost.value != math.inf]
+        ranked = {level: cost for level, cost in costs.items() if is_ranked and level not in passed}
+        promoted_from = frozenset(level for level in ranked if _is_past(level, climb, trial.state))
+        return Standing(trial, costs, max(costs, default=0), is_ranked, ranked, promoted_from)
 
     def _replace(self, before: Standing | None, now: Standing) -> None:
         if before is not None:
@@ -241,10 +256,10 @@ class Standings:
         if len(self._objectives) > 1:
             self._rank_again(number, {} if before is None else before.ranked_costs, now.ranked_costs)
         for level, cost in now.costs.items():
-            if now.is_ranked:
+            if level in now.ranked_costs:
                 insort(self._order[level], (cost, number))
-            if trial.state is TrialState.COMPLETE:
-                self.complete_at[level][number] = now
+            if self._is_compared(now, level):
+                self.compared_at[level][number] = now
         for level in now.promoted_from:
             self._promoted[level].add(number)
         if trial.state is TrialState.PAUSED:
@@ -264,15 +279,21 @@ class Standings:
     def _remove(self, standing: Standing) -> None:
         number = standing.trial.number
         for level, cost in standing.costs.items():
-            if standing.is_ranked:
+            if level in standing.ranked_costs:
                 del self._order[level][bisect_left(self._order[level], (cost, number))]
-            self.complete_at[level].pop(number, None)
+            self.compared_at[level].pop(number, None)
         for level in standing.promoted_from:
             self._promoted[level].discard(number)
         self._paused[standing.top].pop(number, None)
         self._open.pop(number, None)
         self._at_their_end.discard(number)
         self.begun -= standing.trial.state is not TrialState.REFUSED
+
+    def _is_compared(self, standing: Standing, level: int) -> bool:
+        """Return whether a trial shows how well a rung ranks."""
+        trial = standing.trial
+        has_probed = self._ladder.last in standing.costs and self.passes(level, trial)
+        return _has_result(trial) or (has_probed and trial.state not in WITHOUT_RESULT)
 
     def _is_at_its_end(self, standing: Standing) -> bool:
         """Return whether a trial has trained to completion, or exhausted its own budget, and was at a rung before."""
@@ -284,6 +305,10 @@ class Standings:
         """Return the result of a trial as costs: less is better."""
         named = zip(trial.values, self._objectives, strict=True)
         return tuple(value if each.direction == MINIMIZE else -value for value, each in named)
+
+
+def _has_result(trial: TrialRecord) -> bool:
+    return trial.state is TrialState.COMPLETE and bool(trial.values)
 
 
 def _is_past(level: int, climb: Sequence[tuple[int, Cost]], state: TrialState) -> bool:

@@ -181,7 +181,7 @@ class Account:
         if ladder is None or is_trained_to_its_end or ladder.completes(trial.number - first):
             return 1.0
         reported = trial.reports[-1].fraction if trial.reports else 0.0
-        level = ladder.level(reported) + 1
+        level = max(ladder.level(reported) + 1, ladder.last if ladder.probes(trial.number - first) else 1)
         if level >= ladder.end:
             return 1.0
         if self._points is None:

@@ -27,6 +27,9 @@ _LEAST_AT_RANDOM, _MOST_IF_LIMITED, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 16, 24
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
 # Then this number of candidates, from which most is expected, are varied by these steps in turn.
 _REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
+# If no candidate is expected to improve by this much, in deviations of the ranks, the model has nothing left to refine:
+# then its uncertainty counts this many times.
+_LITTLE, _WIDENED = 0.03, 4.0
 # With many observations, the hyperparameters are fitted to the first curves only, and again when their number has grown
 # by a quarter.
 _GROWTH = 1.25
@@ -174,7 +177,8 @@ def propose(
 
     At random are the first ones, a tenth of the others, and all on a plateau, where nothing can be learnt. Else many
     random points, and some near the best trials so far, are compared by their expected improvement at the end of the
-    training, and the best of them varied in turn.
+    training, and the best of them varied in turn. If hardly any improvement is expected, they are compared again with
+    larger standard deviations, so that the search leaves a local optimum that it has exhausted.
 
     Args:
         curves: of the trials so far, in their order.
@@ -194,20 +198,26 @@ def propose(
     running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
     model = model_by(curves).believing(running)
 
-    def expected(points: Array) -> Array:
-        believed = 1.0 if belief is None else belief.weights(points, len(curves))
-        return model.improvement_for_work(points, work) * believed
+    def most_expected(widened: float) -> Array | None:
+        def expected(points: Array) -> Array:
+            believed = 1.0 if belief is None else belief.weights(points, len(curves))
+            return model.improvement_for_work(points, work, widened) * believed
 
-    near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
-    points = valid(np.concatenate([candidates(curves, random), *near]))
-    if not len(points):
-        return None
-    values = expected(points)
-    for step in _FINE_STEPS:
-        tops = np.repeat(points[np.argsort(-values)[:_REFINED]], _VARIATIONS, axis=0)
-        further = valid(_varied(tops, np.full((len(tops), 1), step), random))
-        points, values = np.concatenate([points, further]), np.concatenate([values, expected(further)])
-    return np.asarray(points[np.argmax(values)])
+        near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
+        points = valid(np.concatenate([candidates(curves, random), *near]))
+        if not len(points):
+            return None
+        values = expected(points)
+        for step in _FINE_STEPS:
+            tops = np.repeat(points[np.argsort(-values)[:_REFINED]], _VARIATIONS, axis=0)
+            further = valid(_varied(tops, np.full((len(tops), 1), step), random))
+            points, values = np.concatenate([points, further]), np.concatenate([values, expected(further)])
+        return np.asarray(points[np.argmax(values)])
+
+    best = most_expected(1.0)
+    if best is None or model.improvement(best[None])[0] >= _LITTLE:
+        return best
+    return most_expected(_WIDENED)
 
 
 def count_at_random(n_trials: int, is_limited: bool = False) -> int:

@@ -149,15 +149,22 @@ class CurveModel:
         variance = a + b + c - np.einsum("ij,ij->j", spread, spread)
         return between @ self._weights, np.sqrt(np.maximum(variance, 1e-9))
 
-    def improvement(self, points: Array) -> Array:
-        """Return the expected improvement at completion over the best report so far."""
+    def improvement(self, points: Array, widened: float = 1.0) -> Array:
+        """Return the expected improvement at completion over the best report so far.
+
+        Args:
+            points: (m, d), parameters in the unit cube.
+            widened: by which the standard deviations are multiplied.
+        """
         mean, deviation = self.expect(points)
+        deviation = deviation * widened
         z = (mean - self.best) / deviation
         return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
-    def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
+    def improvement_for_work(self, points: Array, work: WorkModel | None, widened: float = 1.0) -> Array:
         """Return the expected improvement, less for trials that cost more; see `cost.py`."""
-        return self.improvement(points) if work is None else self.improvement(points) * work.weights(points)
+        improvement = self.improvement(points, widened)
+        return improvement if work is None else improvement * work.weights(points)
 
     def believing(self, points: Array) -> CurveModel:
         """Return a model that also has the running trials, with their expected values at completion.

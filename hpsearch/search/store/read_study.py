@@ -179,9 +179,10 @@ def _budget(value: object) -> float:
 
 def _ladder(value: object) -> JsonObject:
     checks = {"fractions": items(number), "reduction_factor": whole, "complete_first": whole, "complete_every": whole}
-    read = fields(value, checks, tuple(checks))
+    later = {"probe_first": whole}  # studies that began earlier do not have it
+    read = fields(value, checks | later, tuple(checks))
     try:
-        return Ladder(**{name: read[name] for name in checks}).to_json()
+        return Ladder(**{name: read[name] for name in checks | later if name in read}).to_json()
     except StudyError as error:
         raise Unreadable(str(error)) from error
 

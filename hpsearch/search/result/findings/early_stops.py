@@ -24,13 +24,13 @@ def early_stops(
         objective: of the study.
         records: all trials.
         noise: of a value; None: unknown.
-        ladder: the rungs, if trials paused; trials that run to completion whatever they report do not count as trials
-            that continued.
+        ladder: the rungs, if trials paused; trials that run on whatever they report do not count as trials that
+            continued.
     """
     if noise is None or not records:
         return []
     first = min(each.number for each in records)
-    judged = [each for each in records if ladder is None or not ladder.completes(each.number - first)]
+    judged = [each for each in records if ladder is None or not ladder.is_hedge(each.number - first)]
     worst_of = max if objective.direction == MINIMIZE else min
 
     @functools.cache

@@ -18,6 +18,7 @@ import typer
 from ..errors import NoCompletedTrialError, StudyError
 from ..search.metrics.replicas import runs_of_trial
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
@@ -77,12 +78,13 @@ def best(
         _export(records[0], summary, export)
         print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
     if as_json:
-        print_json(_as_json(records, summary))
+        rows = trial_rows(summary.records) if trial is None else run_rows(records)
+        print_json(_as_json(records, {each.trial.number: each for each in rows}, summary))
     else:
         print(_printed(records, summary, form))
 
 
-def _as_json(records: Sequence[TrialRecord], summary: SearchSummary) -> JsonObject:
+def _as_json(records: Sequence[TrialRecord], rows: Mapping[int, TrialRow], summary: SearchSummary) -> JsonObject:
     study = summary.study
     return {
         "study": study.name,
@@ -94,6 +96,8 @@ def _as_json(records: Sequence[TrialRecord], summary: SearchSummary) -> JsonObje
                 "number": each.number,
                 "state": each.state.value,
                 "values": list(each.values),
+                "std": list(rows[each.number].deviations),
+                "runs": rows[each.number].runs,
                 "hyperparameters": each.hyperparameters,
                 "checkpoint": None if each.checkpoint is None else str(each.checkpoint),
             }

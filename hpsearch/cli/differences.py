@@ -10,6 +10,7 @@ from typing import Any
 from ..reports.curve_scale import CurveScale
 from ..reports.tables import count_states, format_duration
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import TrialRow
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
@@ -70,24 +71,33 @@ class Row:
         }
 
 
-def rows_of_trials(pair: Sequence[TrialRecord], study: StoredStudy) -> list[Row]:
+def rows_of_trials(pair: Sequence[TrialRow], study: StoredStudy) -> list[Row]:
     """Return the results and the parameters of two trials of a study, and what else differs between them."""
-    rows = [_row(_RESULT, "state", [each.state.value for each in pair])]
+    trials, records = [each.trial for each in pair], [each.record for each in pair]
+    rows = [_row(_RESULT, "state", [each.state.value for each in trials])]
     for place, objective in enumerate(study.objectives):
-        values = [each.values[place] if each.values else NOT_RECORDED for each in pair]
+        values = [each.values[place] if each.values else NOT_RECORDED for each in records]
         rows.append(_row(_RESULT, objective.name, values))
-    curves = [[report.value for report in each.reports] for each in pair]
+        deviations = [each.deviations[place] if each.deviations else NOT_RECORDED for each in pair]
+        if any(each.deviations for each in pair):
+            rows.append(_row(_RESULT, f"{objective.name}_std", deviations))
+    if any(each.runs > 1 for each in pair):
+        rows.append(_row(_RESULT, "runs", [each.runs for each in pair]))
+    if any(each.repeats is not None for each in pair):
+        repeated = [NOT_RECORDED if each.repeats is None else each.repeats for each in pair]
+        rows.append(_row(_RESULT, "repeats", repeated, lambda number: f"trial {number}"))
+    curves = [[report.value for report in each.reports] for each in trials]
     scale = CurveScale.of([value for curve in curves for value in curve])
     rows.append(_row(_RESULT, "curve", curves, lambda values: scale.sparkline(values[-_POINTS_OF_CURVE:])))
-    rows.append(_row(_RESULT, f"{study.unit}s", [each.epochs for each in pair]))
-    rows.append(_row(_RESULT, "seconds", [each.seconds for each in pair], lambda seconds: f"{seconds:.1f}"))
-    rows.append(_row(_RESULT, "seed", [each.seed for each in pair]))
-    if any(each.reason for each in pair):
-        rows.append(_row(_RESULT, "reason", [each.reason or NOT_RECORDED for each in pair]))
-    given = [parameters(each) for each in pair]
+    rows.append(_row(_RESULT, f"{study.unit}s", [each.epochs for each in records]))
+    rows.append(_row(_RESULT, "seconds", [each.seconds for each in records], lambda seconds: f"{seconds:.1f}"))
+    rows.append(_row(_RESULT, "seed", [each.seed for each in trials]))
+    if any(each.reason for each in trials):
+        rows.append(_row(_RESULT, "reason", [each.reason or NOT_RECORDED for each in trials]))
+    given = [parameters(each) for each in trials]
     names = _names_in(given)
     rows += [_row(_PARAMETERS, name, [each.get(name, NOT_RECORDED) for each in given]) for name in names]
-    return [*rows, *_further_differences([_recorded_of_trial(each, study) for each in pair], names)]
+    return [*rows, *_further_differences([_recorded_of_trial(each, study) for each in trials], names)]
 
 
 def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:

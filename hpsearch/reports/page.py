@@ -179,7 +179,7 @@ def _sessions(summary: SearchSummary) -> list[dict[str, object]]:
 
 def _trials(summary: SearchSummary) -> str:
     """Return all trials as JSON, for the file that the page saves and for the texts at the points of the plots."""
-    table = summary.trials_dataframe().drop(columns=_NOT_SENT).reset_index().astype(object)
+    table = summary.trials_dataframe(runs=True).drop(columns=_NOT_SENT).reset_index().astype(object)
     known = table.where(table.notna(), None)  # JSON has no NaN
     rows = [[_plain(each) for each in row] for row in known.itertuples(index=False, name=None)]
     return json.dumps({"columns": list(table.columns), "rows": rows}, default=str)

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hpsearch.search.trial import Replica
 from tests.support.command_line import Told
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
@@ -63,3 +64,29 @@ def test_an_error_is_no_json_and_leaves_stdout_empty(here: Path, told: Told) -> 
 
 def test_json_is_limited_only_if_asked(here: Path, told: Told) -> None:
     assert len(strict(told("show", "--json", "--limit", "3")[1])) == 3
+
+
+def repeat_the_best(study: Path) -> int:
+    """Add a run of the best trial with another seed, as a search with `repeats=` leaves it; return the trial."""
+    best = int(json.loads((study / "best.json").read_text())["trial"])
+    record = json.loads((study / f"run-{best}/trial.json").read_text())
+    record |= {"number": 8, "name": "run-8", "origin": Replica(best, 1).origin, "seed": 43, "checkpoint": None}
+    (study / "run-8").mkdir()
+    (study / "run-8/trial.json").write_text(json.dumps(record))
+    return best
+
+
+def test_a_repeated_trial_is_one_row_with_its_mean_or_a_row_for_each_run(here: Path, told: Told) -> None:
+    best = repeat_the_best(here / "runs/spirals")
+    for command in (["show"], ["show", "--runs"], ["best"]):
+        found = strict(told(*command, "--json")[1])
+        jsonschema.validate(found, json.loads((SCHEMAS / f"{command[0]}.json").read_text(encoding="utf-8")))
+    [trial] = found["trials"]
+    assert (trial["number"], trial["runs"], trial["std"]) == (best, 2, [0.0])
+    assert [each["number"] for each in strict(told("show", "--json")[1]) if each["runs"] == 2] == [best]
+    runs = strict(told("show", "--runs", "--json")[1])
+    assert [each["number"] for each in runs[:2]] == [best, 8]
+    assert [each["repeats"] for each in runs[:2]] == [None, best]
+    rows = {each["name"]: each["values"] for each in strict(told("compare", str(best), "8", "--json")[1])["rows"]}
+    assert rows["runs"] == [2, 1]
+    assert rows["repeats"] == [None, best]

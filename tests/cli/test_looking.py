@@ -63,7 +63,9 @@ def test_without_a_name_the_study_that_was_written_to_last_is_shown(here: Path, 
 def test_show_as_json_has_whole_records(here: Path, told: Told) -> None:
     _, out, _ = told("show", "runs/spirals", "--json", "--sort", "number")
     kept = {each.parent.name: each.name for each in here.glob("runs/spirals/run-*/checkpoint-*")}
-    assert json.loads(out) == [each | {"checkpoint": kept.get(each["name"])} for each in records(here)]
+    assert json.loads(out) == [
+        each | {"checkpoint": kept.get(each["name"]), "std": [], "runs": 1} for each in records(here)
+    ]
 
 
 @pytest.mark.parametrize("by", ["learning_rate", "seconds", "number", "epochs", "state"])

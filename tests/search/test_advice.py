@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.result.findings.early_stops import early_stops
 from hpsearch.search.result.noise import Noise
+from hpsearch.search.trial import Replica
 from tests.support.rendering import NoEngine, record
 
 
@@ -193,3 +195,6 @@ def test_all_trials_best_first_are_those_with_a_result_then_the_others_by_what_t
     ]
     summary = SearchSummary(Known(), records, NoEngine)  # type: ignore[arg-type]
     assert [each.number for each in summary.best_first()] == [4, 1, 3, 0, 2]
+    again = replace(trial(5, 0.1), origin=Replica(1, 1).origin)
+    summary = SearchSummary(Known(), [*records, again], NoEngine)  # type: ignore[arg-type]
+    assert [each.number for each in summary.best_first()] == [4, 1, 5, 3, 0, 2]

@@ -27,6 +27,7 @@ from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
 from .no_best_trial import explain_absence
 from .parameter_importances import Importances
+from .trial_rows import below_their_trials
 
 if TYPE_CHECKING:
     import pandas
@@ -117,10 +118,14 @@ class SearchSummary:
         return ranking(self.records, self.study.objectives)
 
     def best_first(self) -> list[TrialRecord]:
-        """Return all trials: first those of `ranked()`, then the remaining ones by their last value."""
+        """Return all trials: first those of `ranked()`, then the remaining ones by their last value.
+
+        Each further run of a trial, with another seed or on another fold, comes after the trial.
+        """
         ranked = self.ranked()
         numbers = {each.number for each in ranked}
-        return [*ranked, *sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)]
+        others = sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)
+        return below_their_trials([*ranked, *others], lambda record: record)
 
     def _last_cost(self, record: TrialRecord) -> float:
         value = record.reports[-1].value if record.reports else math.nan
@@ -152,9 +157,17 @@ class SearchSummary:
             return []
         return tied_with_best(self.records, self.study.objectives, known_noise(on_disk(self.study), self.records))
 
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds."""
-        return trials_dataframe(self.records, self.study.objectives)
+    def trials_dataframe(self, *, runs: bool = False) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds.
+
+        Where trials were repeated, or cross-validated, an objective is the mean of the trial's runs, beside its
+        standard deviation (``<objective>_std``) and the number of `runs`; epochs and seconds are those of all runs.
+
+        Args:
+            runs: return a row for each training run instead, whose `repeats` is the number of the trial that it
+                repeats.
+        """
+        return trials_dataframe(self.records, self.study.objectives, runs)
 
     def trials_markdown(self, limit: int = 10) -> str:
         """Return the best trials as a Markdown table, for example for a paper."""

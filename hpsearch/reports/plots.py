@@ -190,7 +190,7 @@ def _rungs(summary: SearchSummary, shown: Sequence[TrialRecord]) -> _Rungs:
     horizons = {report.horizon for each in shown for report in each.reports}
     if len(horizons) != 1 or not all(math.isfinite(each) and each > 0 for each in horizons):
         where = ", ".join(f"{each:.0%}" for each in ladder.fractions)
-        return _Rungs((), f" The rungs are at {where} of each training run: {promoted}.")
+        return _Rungs((), f" Trials pause at the first evaluation after {where} of their training: {promoted}.")
     resources = tuple(each * next(iter(horizons)) for each in ladder.fractions)
     return _Rungs(resources, f" Dotted lines are the rungs: {promoted}.")
 

@@ -260,7 +260,8 @@ def test_the_rungs_are_in_the_learning_curves_where_all_training_runs_are_as_lon
     longer = replace(records[0], reports=tuple(replace(each, horizon=18.0) for each in records[0].reports))
     curves = plots_of(summary_of([longer, *records[1:]]).with_study(waiting))["curves"]
     assert not curves.figure.layout.shapes
-    assert "The rungs are at 6%, 17%, 50% of each training run: the best third" in curves.description
+    paused_at = "Trials pause at the first evaluation after 6%, 17%, 50% of their training"
+    assert f"{paused_at}: the best third" in curves.description
 
 
 def test_the_importances_say_what_they_rest_on() -> None:

@@ -96,8 +96,9 @@ def rows_of_trials(pair: Sequence[TrialRow], study: StoredStudy) -> list[Row]:
         rows.append(_row(_RESULT, "reason", [each.reason or NOT_RECORDED for each in trials]))
     given = [parameters(each) for each in trials]
     names = _names_in(given)
-    rows += [_row(_PARAMETERS, name, [each.get(name, NOT_RECORDED) for each in given]) for name in names]
-    return [*rows, *_further_differences([_recorded_of_trial(each, study) for each in trials], names)]
+    recorded = [_recorded_of_trial(each, study) for each in trials]
+    rows += [_row(_PARAMETERS, name, _used(name, given, recorded)) for name in names]
+    return [*rows, *_further_differences(recorded, names)]
 
 
 def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:
@@ -120,16 +121,19 @@ def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:
     for name in names:
         ranges = [_range(space.get(name), found, name) for space, found in zip(spaces, recorded, strict=True)]
         rows.append(_row(_SPACE, name, ranges))
-    bests = [parameters(each.best()[0]) if each.best() else {} for each in pair]
-    rows += [_row(_BEST, name, [each.get(name, NOT_RECORDED) for each in bests]) for name in _names_in(bests)]
+    bests = [next(iter(each.best()), None) for each in pair]
+    given = [{} if each is None else parameters(each) for each in bests]
+    of_best = [{} if each is None else _recorded_of_trial(each, of) for each, of in zip(bests, stored, strict=True)]
+    rows += [_row(_BEST, name, _used(name, given, of_best)) for name in _names_in(given)]
     rows = [each for each in rows if each.values not in ((None, None), (NOT_RECORDED, NOT_RECORDED))]
     return [*rows, *_further_differences(recorded, names)]
 
 
 def in_short(rows: Sequence[Row]) -> list[Row]:
-    """Return rows for a terminal: if many values of a group are recorded on one side only, they become one row.
+    """Return rows for a terminal: of each group, those that differ come first.
 
-    So a study of a plain function, which has no training arguments, does not list all those of the other study.
+    If many values of a group are recorded on one side only, they become one row. So a study of a plain function, which
+    has no training arguments, does not list all those of the other study.
     """
     short: list[Row] = []
     for _, members in groupby(rows, key=lambda each: each.group):
@@ -140,8 +144,19 @@ def in_short(rows: Sequence[Row]) -> list[Row]:
                 texts = ("-", "recorded") if side == 0 else ("recorded", "-")
                 summed = Row(group[0].group, f"{len(lacking)} values", lacking[0].values, texts)
                 group = [*(each for each in group if each not in lacking), summed]
-        short += group
+        short += sorted(group, key=lambda each: not each.differs)
     return short
+
+
+def _used(name: str, given: Sequence[Mapping[str, object]], recorded: Sequence[Mapping[str, object]]) -> list[object]:
+    """Return the value of a parameter that each side trained with: suggested, or else a recorded argument.
+
+    A parameter of one side may be fixed on the other one, or belong to a branch that was not chosen there.
+    """
+    return [
+        params.get(name, arguments.get(f"arguments.{name}", NOT_RECORDED))
+        for params, arguments in zip(given, recorded, strict=True)
+    ]
 
 
 def _further_differences(recorded: Sequence[Mapping[str, object]], known: Collection[str]) -> list[Row]:

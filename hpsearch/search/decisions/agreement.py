@@ -111,10 +111,10 @@ def agreement(costs: Sequence[tuple[Costs, Costs]]) -> Agreement:
     Args:
         costs: the objectives of each trial at the rung and at completion; less is better.
 
-    >>> agreement([((0.1,), (1.0,)), ((0.2,), (2.0,)), ((0.3,), (3.0,))])
-    Agreement(agreeing=3, pairs=3, trials=3)
-    >>> agreement([((0.1,), (3.0,)), ((0.2,), (2.0,)), ((0.3,), (1.0,))])
-    Agreement(agreeing=0, pairs=3, trials=3)
+    >>> agreement([((0.1,), (1.0,)), ((0.2,), (2.0,)), ((0.3,), (3.0,))])[:3]
+    (3, 3, 3)
+    >>> agreement([((0.1,), (3.0,)), ((0.2,), (2.0,)), ((0.3,), (1.0,))])[:3]
+    (0, 3, 3)
     """
     if len(costs) < _FEWEST:
         return Agreement()

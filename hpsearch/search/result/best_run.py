@@ -19,7 +19,7 @@ from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
-from ..wording import counted, format_value
+from ..wording import counted, format_chance, format_value
 from .chance_of_best import chance_of_best
 from .dataframe import short_rows, trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
@@ -292,7 +292,7 @@ class BestRun(NamedTuple):
             "weights": "not kept" if self.checkpoint is None else printable(str(self.checkpoint)),
         }
         if self.chance_of_best is not None:
-            pairs["chance that it is the best"] = f"{self.chance_of_best:.0%}"
+            pairs["chance that it is the best"] = format_chance(self.chance_of_best)
         return html_pairs(pairs, f"Best trial {self.run_id}")
 
 

@@ -69,9 +69,7 @@ def next_steps(summary: SearchSummary, before: Collection[int], repeats: int) ->
         return []
     if len(summary.study.objectives) > 1:
         front = ", ".join(str(each.number) for each in best)
-        return [
-            f"on the Pareto front of means: {front}; choose one: hpsearch best {study} --trial {best[0].number}"
-        ]
+        return [f"on the Pareto front of means: {front}; choose one: hpsearch best {study} --trial {best[0].number}"]
     [number] = (each.number for each in best)
     chance = (chance_of_best(summary.records, summary.objective) or {}).get(number)
     is_same = "still the best" if number in before else "the best now"

@@ -46,6 +46,23 @@ def test_what_is_printed_is_what_the_schema_describes(here: Path, told: Told, sc
     jsonschema.validate(strict(out), described)
 
 
+def test_requests_that_no_search_has_fulfilled_are_listed_for_people_and_programs(here: Path, told: Told) -> None:
+    assert told("requests", "runs/spirals")[1] == "no pending requests\n"
+    assert strict(told("requests", "runs/spirals", "--json")[1]) == []
+    (here / "runs/spirals/command.json").unlink()  # as of a search that a program began: confirm does not continue it
+    for command in ("retry 0", "add --like 1 --learning_rate 3e-4", "confirm --repeats 3 --top 2"):
+        assert told(*command.split(), "runs/spirals")[0] == 0
+    found = strict(told("requests", "runs/spirals", "--json")[1])
+    jsonschema.validate(found, json.loads((SCHEMAS / "requests.json").read_text(encoding="utf-8")))
+    assert [each["kind"] for each in found] == ["retry", "add", "confirm"]
+    assert [each["trial"] for each in found] == [0, 1, None]
+    assert found[1]["params"]["learning_rate"] == 3e-4
+    assert found[2]["arguments"]["repeats"] == 3
+    lines = told("requests", "runs/spirals")[1].splitlines()
+    assert [each.partition(", made ")[0] for each in lines[:-1]] == [each["command"] for each in found]
+    assert lines[-1].startswith("followed when the search continues")
+
+
 def test_a_damaged_study_is_described_with_exit_code_1(here: Path, told: Told) -> None:
     (here / "runs/spirals/run-2/trial.json").write_text("{")
     code, out, _ = told("doctor", "runs/spirals", "--json")

@@ -17,6 +17,7 @@ pytest.importorskip("plotly")
 from hpsearch import SearchSummary, TrialRecord, TrialState, open_study
 from hpsearch.cli import main
 from hpsearch.reports.commands_to_repeat import how_to_repeat
+from hpsearch.reports.earlier_heading import earlier_heading
 from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
@@ -147,6 +148,39 @@ def test_the_command_passes_the_title_and_the_note(tmp_path: Path) -> None:
     assert main(["report", str(STORED / next(iter(SEARCHES))), *written]) == 0
     page = parse_html((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert [text_of(page.find(f".//{each}")) for each in ("h1", "p[@class='note']")] == ["A title", "A note."]
+
+
+def test_a_report_that_is_made_again_keeps_what_was_written_above_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, file = STORED / next(iter(SEARCHES)), tmp_path / "report.html"
+
+    def made_again(*written: str) -> tuple[list[str], str]:
+        assert main(["report", str(study), "-o", str(file), *written]) == 0
+        page = parse_html(file.read_text(encoding="utf-8"))
+        return [
+            text_of(each) for each in page.findall(".//header/*") if each.tag == "h1" or each.get("class") == "note"
+        ], (capsys.readouterr().err)
+
+    note = f'A first line.\nHe said "no" & left. {HOSTILE}'
+    assert made_again("--title", "A title", "--note", note)[0][0] == "A title"
+    kept, err = made_again()
+    assert kept == ["A title", " ".join(note.split())]
+    assert "kept the title and the note of the earlier report; --title '' --note '' removes them" in err
+    assert made_again("--note", "")[0] == ["A title"]
+    assert made_again("--title", "") == ([open_study(study).study.name], "")
+
+
+def test_what_was_written_above_a_report_is_of_its_study_and_no_other_file_matters(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(summary_of(made_up(2)), file, title='A "title"', note="One\ntwo")
+    assert earlier_heading(file, "digits") == ('A "title"', "One\ntwo")
+    assert earlier_heading(file, "other") == (None, None)
+    (tmp_path / "link.html").symlink_to(file)
+    for each in ("link.html", "missing.html", "."):
+        assert earlier_heading(tmp_path / each, "digits") == (None, None)
+    file.write_bytes(b"\xff\x00<html>")
+    assert earlier_heading(file, "digits") == (None, None)
 
 
 def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine(tmp_path: Path) -> None:

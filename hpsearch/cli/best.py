@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 from ..errors import NoCompletedTrialError, StudyError
-from ..search.metrics.replicas import runs_of_trial
 from ..search.result.best_run import SearchSummary
 from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.checked_json import printable
@@ -125,10 +124,7 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
 def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     named = zip(summary.study.objectives, record.values, strict=False)
     values = ", ".join(f"{objective.name} {format_value(value)}" for objective, value in named)
-    runs = runs_of_trial(summary.records, record.number)
-    if runs.deviation is not None and record.values == runs.mean.values:
-        of = counted(len(runs.records), "fold" if summary.study.fold_count else "seed")
-        values += f", mean of {of} with standard deviation {runs.deviation:.2g}"
+    values = f"{values or 'no result'}{_place_among_runs(record, summary)}"
     missing = (
         "none, as each fold has its own; refit=True trains on all data" if summary.study.fold_count else "not kept"
     )
@@ -138,6 +134,19 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     return "\n".join(
         [f"trial {record.number}: {values} (scope {summary.study.scope})", *parameters, f"weights: {weights}"]
     )
+
+
+def _place_among_runs(record: TrialRecord, summary: SearchSummary) -> str:
+    """Return, to follow on a value, of how many training runs it is the mean, or of which runs it is one."""
+    number = record.number if record.replica is None else record.replica.trial
+    row = next((each for each in trial_rows(summary.records) if each.trial.number == number), None)
+    if row is None or row.runs == 1:
+        return ""
+    of = counted(row.runs, "fold" if summary.study.fold_count else "seed")
+    if record.replica is None and record.values == row.record.values:
+        deviations = " and ".join(f"{each:.2g}" for each in row.deviations)
+        return f", mean of {of} with standard deviation {deviations}"
+    return f", one of {of} of trial {number}, whose mean is {' and '.join(map(format_value, row.record.values))}"
 
 
 def _flags(values: Mapping[str, object], known: Collection[str]) -> str:

@@ -72,7 +72,7 @@ def show(
         print_json([each.run_to_json(has_folds) if runs else each.to_json() for each in chosen[:limit]])
     elif markdown:
         is_as_it_is = sort == VALUE and not state and not reverse and not runs
-        found = markdown_table([each.record for each in first], summary.study.objectives, summary.study.unit)
+        found = markdown_table(first, summary.study.objectives, summary.study.unit)
         print(summary.trials_markdown(limit or _OF_MANY) if is_as_it_is else found, end="")
     else:
         table = trial_table(summary, first, [each.strip() for each in columns.split(",")] if columns else ())

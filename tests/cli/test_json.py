@@ -88,6 +88,7 @@ def repeat_the_best(study: Path) -> int:
     best = int(json.loads((study / "best.json").read_text())["trial"])
     record = json.loads((study / f"run-{best}/trial.json").read_text())
     record |= {"number": 8, "name": "run-8", "origin": Replica(best, 1).origin, "seed": 43, "checkpoint": None}
+    record["values"] = [record["values"][0] + 0.01]
     (study / "run-8").mkdir()
     (study / "run-8/trial.json").write_text(json.dumps(record))
     return best
@@ -99,7 +100,10 @@ def test_a_repeated_trial_is_one_row_with_its_mean_or_a_row_for_each_run(here: P
         found = strict(told(*command, "--json")[1])
         jsonschema.validate(found, json.loads((SCHEMAS / f"{command[0]}.json").read_text(encoding="utf-8")))
     [trial] = found["trials"]
-    assert (trial["number"], trial["runs"], trial["std"]) == (best, 2, [0.0])
+    assert (trial["number"], trial["runs"], trial["std"]) == (best, 2, [pytest.approx(0.01 / 2**0.5)])
+    for number, said in ((best, "one of 2 seeds of trial"), (8, "one of 2 seeds of trial")):
+        assert f"{said} {best}, whose mean is " in told("best", "--trial", str(number))[1]
+    assert "mean of 2 seeds with standard deviation 0.0071" in told("best")[1]
     assert [each["number"] for each in strict(told("show", "--json")[1]) if each["runs"] == 2] == [best]
     runs = strict(told("show", "--runs", "--json")[1])
     assert [each["number"] for each in runs[:2]] == [best, 8]

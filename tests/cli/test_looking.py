@@ -169,6 +169,16 @@ def test_best_exports_the_weights_without_what_only_training_needs(here: Path, t
     assert "not an empty folder" in err
 
 
+def test_best_prints_any_trial_also_one_without_a_result(here: Path, told: Told) -> None:
+    file = here / "runs/spirals/run-1/trial.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "failed", "values": [], "reports": []}))
+    for each in records(here):
+        code, out, err = told("best", "--trial", str(each["number"]))
+        assert code == 0, err
+        value = f"eval_accuracy {each['values'][0]:.4g}" if each["values"] else "no result"
+        assert out.splitlines()[0] == f"trial {each['number']}: {value} (scope last)"
+
+
 def test_best_of_a_trial_whose_weights_were_not_kept_says_so(here: Path, told: Told) -> None:
     other = next(each["number"] for each in records(here) if each["number"] != best_of(here)["trial"])
     code, _, err = told("best", "--trial", str(other), "--export", "model")

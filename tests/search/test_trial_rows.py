@@ -11,9 +11,11 @@ import jsonschema
 import pytest
 
 from hpsearch.search.metrics.objective import Objective
-from hpsearch.search.result.dataframe import markdown_table, trials_dataframe
+from hpsearch.search.result.best_run import SearchSummary
+from hpsearch.search.result.dataframe import markdown_table, trials_dataframe, trials_markdown
 from hpsearch.search.result.trial_rows import below_their_trials, run_rows, trial_rows
 from hpsearch.search.trial import Replica, Report, TrialRecord, TrialState
+from tests.support.rendering import NoEngine, make_study
 
 ACCURACY = Objective(lambda metrics: 0.0, "maximize", "maximize eval_accuracy", "eval_accuracy")
 SIZE = Objective(lambda metrics: 0.0, "minimize", "minimize size", "size")
@@ -107,5 +109,23 @@ def test_columns_of_runs_are_only_there_where_trials_were_repeated() -> None:
 
 
 def test_a_run_in_markdown_names_the_trial_that_it_repeats() -> None:
-    lines = markdown_table([RECORDS[0], RECORDS[3]], [ACCURACY]).splitlines()
+    rows = run_rows(RECORDS)
+    lines = markdown_table([rows[0], rows[3]], [ACCURACY]).splitlines()
     assert [each.split(" | ")[0] for each in lines[2:]] == ["| 0", "| 3 (repeats 0)"]
+    assert markdown_table([rows[2]], [ACCURACY]).splitlines()[2].startswith("| 2 | (0.6) |"), "it is no result"
+
+
+def test_in_short_tables_the_value_of_a_repeated_trial_is_a_mean_with_its_deviation() -> None:
+    lines = trials_markdown(RECORDS, [ACCURACY]).splitlines()
+    assert lines[2] == "| 0 | 0.7 ± 0.2 (3 runs) | 3 | 6 |"
+    assert [each.split(" | ")[:2] for each in lines[3:]] == [["| 1", "0.5"]]
+    summary = SearchSummary(make_study(), RECORDS, NoEngine)
+    page = summary._repr_html_()
+    assert "0.7 ± 0.2 (3 runs)" in page
+    assert "(2 best of 3 trials)" in page
+    assert repr(summary) == "SearchSummary('digits', 3 trials)"
+
+
+def test_further_runs_are_not_counted_as_trials() -> None:
+    summary = SearchSummary(make_study(), RECORDS, NoEngine)
+    assert [summary.count(each) for each in (TrialState.COMPLETE, TrialState.FAILED)] == [2, 0]

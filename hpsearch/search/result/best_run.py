@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ...errors import NoCompletedTrialError, StudyError
 from ...system.html_table import html_pairs, html_table
 from ..metrics.objective import MINIMIZE, Objective
-from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
+from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial, without_replicas
 from ..metrics.selection import best_records, ranking
 from ..store.checked_json import printable
 from ..store.held_out_file import read_held_out
@@ -21,7 +21,7 @@ from ..study import Study
 from ..trial import TrialRecord, TrialState
 from ..wording import counted, format_chance, format_value
 from .chance_of_best import chance_of_best
-from .dataframe import short_rows, trials_dataframe, trials_markdown
+from .dataframe import ranked_rows, short_rows, trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
 from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
@@ -174,8 +174,8 @@ class SearchSummary:
         return trials_markdown(self.records, self.study.objectives, limit, self.study.unit)
 
     def count(self, state: TrialState) -> int:
-        """Return the number of trials in `state`."""
-        return sum(record.state is state for record in self.records)
+        """Return the number of trials in `state`; further runs of a trial do not count."""
+        return sum(record.state is state for record in without_replicas(self.records))
 
     def explain_absence(self, call: str = "The same call") -> str:
         """Return why no trial may be the best: the first failure, or the constraint that the closest trial breaks.
@@ -187,12 +187,13 @@ class SearchSummary:
         return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
 
     def __repr__(self) -> str:
-        return f"SearchSummary({self.study.name!r}, {counted(len(self.records), 'trial')})"
+        return f"SearchSummary({self.study.name!r}, {counted(len(without_replicas(self.records)), 'trial')})"
 
     def _repr_html_(self) -> str:
         """Return the ten best trials as a table, for a notebook."""
-        head, *rows = short_rows(self.ranked()[:_ROWS], self.study.objectives, self.study.unit)
-        of = f" ({len(rows)} best of {len(self.records)} trials)" if len(rows) < len(self.records) else ""
+        ranked, count = ranked_rows(self.records, self.study.objectives), len(without_replicas(self.records))
+        head, *rows = short_rows(ranked[:_ROWS], self.study.objectives, self.study.unit)
+        of = f" ({len(rows)} best of {count} trials)" if len(rows) < count else ""
         return html_table(head, rows, printable(f"{self.study.name}: {self.study.description}{of}"))
 
 

@@ -11,7 +11,7 @@ from ..metrics.replicas import are_folds, has_replicas
 from ..metrics.selection import ranking
 from ..study import EPOCH
 from ..trial import FOLD, TrialRecord
-from ..wording import format_value
+from ..wording import format_mean, format_value
 from .trial_rows import TrialRow, offset_of, run_rows, trial_rows
 
 if TYPE_CHECKING:
@@ -69,34 +69,50 @@ def trials_markdown(
         limit: how many trials.
         unit: of the column after the parameters.
     """
-    return markdown_table(ranking(records, objectives, limit), objectives, unit)
+    return markdown_table(ranked_rows(records, objectives)[:limit], objectives, unit)
 
 
-def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective], unit: str = EPOCH) -> str:
+def ranked_rows(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRow]:
+    """Return the rows of the trials that may be the best, best first."""
+    rows = {each.trial.number: each for each in trial_rows(records)}
+    return [rows[each.number] for each in ranking(records, objectives)]
+
+
+def markdown_table(shown: Sequence[TrialRow], objectives: Sequence[Objective], unit: str = EPOCH) -> str:
     """Return these trials, in this order, as a table in Markdown, four significant digits each."""
     head, *rows = short_rows(shown, objectives, unit)
     lines = [head, ["---:"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def short_rows(shown: Sequence[TrialRecord], objectives: Sequence[Objective], unit: str = EPOCH) -> list[list[str]]:
+def short_rows(shown: Sequence[TrialRow], objectives: Sequence[Objective], unit: str = EPOCH) -> list[list[str]]:
     """Return a row of headings, and one for each trial: its number, objectives, parameters, epochs and seconds.
 
-    The number of a training run is followed by that of the trial that it repeats.
+    An objective of several training runs is their mean, with the standard deviation and their number. The number of a
+    training run is followed by that of the trial that it repeats.
     """
-    names = list(dict.fromkeys(name for record in shown for name in record.params))
+    names = list(dict.fromkeys(name for row in shown for name in row.trial.params))
     head = ["trial", *(each.name for each in objectives), *names, f"{unit}s", "seconds"]
     rows: list[list[object]] = [
         [
-            record.number if record.replica is None else f"{record.number} (repeats {record.replica.trial})",
-            *(record.values or [""] * len(objectives)),
-            *(record.params.get(name, "") for name in names),
-            record.epochs,
-            record.seconds,
+            row.trial.number if row.repeats is None else f"{row.trial.number} (repeats {row.repeats})",
+            *(_values(row) or [""] * len(objectives)),
+            *(row.trial.params.get(name, "") for name in names),
+            row.record.epochs,
+            row.record.seconds,
         ]
-        for record in shown
+        for row in shown
     ]
     return [head, *([format_value(each) for each in row] for row in rows)]
+
+
+def _values(row: TrialRow) -> list[object]:
+    """Return the objectives of a row; in brackets if they are no result, as of a pruned trial."""
+    if not row.record.state.has_result:
+        return [f"({format_value(each)})" for each in row.record.values]
+    if not row.deviations:
+        return list(row.record.values)
+    return [format_mean(*each, row.runs) for each in zip(row.record.values, row.deviations, strict=True)]
 
 
 def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:

@@ -197,6 +197,18 @@ def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine
     assert "checkpoint" not in table["columns"]
 
 
+def test_a_front_has_the_means_of_repeated_trials_and_curves_count_training_runs() -> None:
+    objectives = resolve_objectives(["loss", "size"], ["minimize", "minimize"], has_metrics=True)
+    records = [replace(each, values=(1.0 + each.number, 9.0 - each.number)) for each in made_up(2)]
+    records = [replace(each, state=TrialState.COMPLETE, reports=curve(0.5, 3)) for each in records]
+    again = replace(records[0], number=2, values=(2.0, 7.0), origin=Replica(0, 1).origin)
+    found = plots_of(summary_of([*records, again], objectives=objectives))
+    [front] = [each for each in found["front"].figure.data if each.name == "Pareto front"]
+    assert list(zip(front.x, front.y, strict=True)) == [(1.5, 8.0)]
+    assert "of 2 trials" in found["front"].description
+    assert "of 3 training runs during training" in found["curves"].description
+
+
 def test_several_objectives_show_their_front() -> None:
     objectives = resolve_objectives(["accuracy", "eval_runtime"], None, has_metrics=True)
     generator = random.Random(2)

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from ..errors import NoCompletedTrialError, StudyError
-from ..search.metrics.replicas import runs_of_trial
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
@@ -77,12 +77,13 @@ def best(
         _export(records[0], summary, export)
         print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
     if as_json:
-        print_json(_as_json(records, summary))
+        rows = trial_rows(summary.records) if trial is None else run_rows(records)
+        print_json(_as_json(records, {each.trial.number: each for each in rows}, summary))
     else:
         print(_printed(records, summary, form))
 
 
-def _as_json(records: Sequence[TrialRecord], summary: SearchSummary) -> JsonObject:
+def _as_json(records: Sequence[TrialRecord], rows: Mapping[int, TrialRow], summary: SearchSummary) -> JsonObject:
     study = summary.study
     return {
         "study": study.name,
@@ -94,6 +95,8 @@ def _as_json(records: Sequence[TrialRecord], summary: SearchSummary) -> JsonObje
                 "number": each.number,
                 "state": each.state.value,
                 "values": list(each.values),
+                "std": list(rows[each.number].deviations),
+                "runs": rows[each.number].runs,
                 "hyperparameters": each.hyperparameters,
                 "checkpoint": None if each.checkpoint is None else str(each.checkpoint),
             }
@@ -121,10 +124,7 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
 def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     named = zip(summary.study.objectives, record.values, strict=False)
     values = ", ".join(f"{objective.name} {format_value(value)}" for objective, value in named)
-    runs = runs_of_trial(summary.records, record.number)
-    if runs.deviation is not None and record.values == runs.mean.values:
-        of = counted(len(runs.records), "fold" if summary.study.fold_count else "seed")
-        values += f", mean of {of} with standard deviation {runs.deviation:.2g}"
+    values = f"{values or 'no result'}{_place_among_runs(record, summary)}"
     missing = (
         "none, as each fold has its own; refit=True trains on all data" if summary.study.fold_count else "not kept"
     )
@@ -134,6 +134,19 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     return "\n".join(
         [f"trial {record.number}: {values} (scope {summary.study.scope})", *parameters, f"weights: {weights}"]
     )
+
+
+def _place_among_runs(record: TrialRecord, summary: SearchSummary) -> str:
+    """Return, to follow on a value, of how many training runs it is the mean, or of which runs it is one."""
+    number = record.number if record.replica is None else record.replica.trial
+    row = next((each for each in trial_rows(summary.records) if each.trial.number == number), None)
+    if row is None or row.runs == 1:
+        return ""
+    of = counted(row.runs, "fold" if summary.study.fold_count else "seed")
+    if record.replica is None and record.values == row.record.values:
+        deviations = " and ".join(f"{each:.2g}" for each in row.deviations)
+        return f", mean of {of} with standard deviation {deviations}"
+    return f", one of {of} of trial {number}, whose mean is {' and '.join(map(format_value, row.record.values))}"
 
 
 def _flags(values: Mapping[str, object], known: Collection[str]) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import StudyError
+from ..search.result.trial_rows import run_rows, trial_rows
 from ..search.store.stored_study import StoredStudy
 from ..searching.opened_study import open_study
 from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials
@@ -46,7 +47,9 @@ def compare(
         summary = open_study(study_folder(study))
         kind, of = "trials", f" of {summary.study.name}"
         names = [f"trial {int(each)}" for each in numbers]
-        pair = [trial_of(summary.records, int(each)) for each in numbers]
+        records = [trial_of(summary.records, int(each)) for each in numbers]
+        rows_of = {each.trial.number: each for each in [*run_rows(records), *trial_rows(summary.records)]}
+        pair = [rows_of[each.number] for each in records]
         rows = rows_of_trials(pair, StoredStudy.read(summary.study.folder))
     else:
         summaries = [open_study(study_folder(Path(each))) for each in (first, second)]

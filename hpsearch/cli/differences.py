@@ -10,6 +10,7 @@ from typing import Any
 from ..reports.curve_scale import CurveScale
 from ..reports.tables import count_states, format_duration
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import TrialRow
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
@@ -70,24 +71,34 @@ class Row:
         }
 
 
-def rows_of_trials(pair: Sequence[TrialRecord], study: StoredStudy) -> list[Row]:
+def rows_of_trials(pair: Sequence[TrialRow], study: StoredStudy) -> list[Row]:
     """Return the results and the parameters of two trials of a study, and what else differs between them."""
-    rows = [_row(_RESULT, "state", [each.state.value for each in pair])]
+    trials, records = [each.trial for each in pair], [each.record for each in pair]
+    rows = [_row(_RESULT, "state", [each.state.value for each in trials])]
     for place, objective in enumerate(study.objectives):
-        values = [each.values[place] if each.values else NOT_RECORDED for each in pair]
+        values = [each.values[place] if each.values else NOT_RECORDED for each in records]
         rows.append(_row(_RESULT, objective.name, values))
-    curves = [[report.value for report in each.reports] for each in pair]
+        deviations = [each.deviations[place] if each.deviations else NOT_RECORDED for each in pair]
+        if any(each.deviations for each in pair):
+            rows.append(_row(_RESULT, f"{objective.name}_std", deviations))
+    if any(each.runs > 1 for each in pair):
+        rows.append(_row(_RESULT, "runs", [each.runs for each in pair]))
+    if any(each.repeats is not None for each in pair):
+        repeated = [NOT_RECORDED if each.repeats is None else each.repeats for each in pair]
+        rows.append(_row(_RESULT, "repeats", repeated, lambda number: f"trial {number}"))
+    curves = [[report.value for report in each.reports] for each in trials]
     scale = CurveScale.of([value for curve in curves for value in curve])
     rows.append(_row(_RESULT, "curve", curves, lambda values: scale.sparkline(values[-_POINTS_OF_CURVE:])))
-    rows.append(_row(_RESULT, f"{study.unit}s", [each.epochs for each in pair]))
-    rows.append(_row(_RESULT, "seconds", [each.seconds for each in pair], lambda seconds: f"{seconds:.1f}"))
-    rows.append(_row(_RESULT, "seed", [each.seed for each in pair]))
-    if any(each.reason for each in pair):
-        rows.append(_row(_RESULT, "reason", [each.reason or NOT_RECORDED for each in pair]))
-    given = [parameters(each) for each in pair]
+    rows.append(_row(_RESULT, f"{study.unit}s", [each.epochs for each in records]))
+    rows.append(_row(_RESULT, "seconds", [each.seconds for each in records], lambda seconds: f"{seconds:.1f}"))
+    rows.append(_row(_RESULT, "seed", [each.seed for each in trials]))
+    if any(each.reason for each in trials):
+        rows.append(_row(_RESULT, "reason", [each.reason or NOT_RECORDED for each in trials]))
+    given = [parameters(each) for each in trials]
     names = _names_in(given)
-    rows += [_row(_PARAMETERS, name, [each.get(name, NOT_RECORDED) for each in given]) for name in names]
-    return [*rows, *_further_differences([_recorded_of_trial(each, study) for each in pair], names)]
+    recorded = [_recorded_of_trial(each, study) for each in trials]
+    rows += [_row(_PARAMETERS, name, _used(name, given, recorded)) for name in names]
+    return [*rows, *_further_differences(recorded, names)]
 
 
 def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:
@@ -110,16 +121,19 @@ def rows_of_studies(pair: Sequence[SearchSummary]) -> list[Row]:
     for name in names:
         ranges = [_range(space.get(name), found, name) for space, found in zip(spaces, recorded, strict=True)]
         rows.append(_row(_SPACE, name, ranges))
-    bests = [parameters(each.best()[0]) if each.best() else {} for each in pair]
-    rows += [_row(_BEST, name, [each.get(name, NOT_RECORDED) for each in bests]) for name in _names_in(bests)]
+    bests = [next(iter(each.best()), None) for each in pair]
+    given = [{} if each is None else parameters(each) for each in bests]
+    of_best = [{} if each is None else _recorded_of_trial(each, of) for each, of in zip(bests, stored, strict=True)]
+    rows += [_row(_BEST, name, _used(name, given, of_best)) for name in _names_in(given)]
     rows = [each for each in rows if each.values not in ((None, None), (NOT_RECORDED, NOT_RECORDED))]
     return [*rows, *_further_differences(recorded, names)]
 
 
 def in_short(rows: Sequence[Row]) -> list[Row]:
-    """Return rows for a terminal: if many values of a group are recorded on one side only, they become one row.
+    """Return rows for a terminal: of each group, those that differ come first.
 
-    So a study of a plain function, which has no training arguments, does not list all those of the other study.
+    If many values of a group are recorded on one side only, they become one row. So a study of a plain function, which
+    has no training arguments, does not list all those of the other study.
     """
     short: list[Row] = []
     for _, members in groupby(rows, key=lambda each: each.group):
@@ -130,8 +144,19 @@ def in_short(rows: Sequence[Row]) -> list[Row]:
                 texts = ("-", "recorded") if side == 0 else ("recorded", "-")
                 summed = Row(group[0].group, f"{len(lacking)} values", lacking[0].values, texts)
                 group = [*(each for each in group if each not in lacking), summed]
-        short += group
+        short += sorted(group, key=lambda each: not each.differs)
     return short
+
+
+def _used(name: str, given: Sequence[Mapping[str, object]], recorded: Sequence[Mapping[str, object]]) -> list[object]:
+    """Return the value of a parameter that each side trained with: suggested, or else a recorded argument.
+
+    A parameter of one side may be fixed on the other one, or belong to a branch that was not chosen there.
+    """
+    return [
+        params.get(name, arguments.get(f"arguments.{name}", NOT_RECORDED))
+        for params, arguments in zip(given, recorded, strict=True)
+    ]
 
 
 def _further_differences(recorded: Sequence[Mapping[str, object]], known: Collection[str]) -> list[Row]:

@@ -48,6 +48,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     report.report,
     dashboard.dashboard,
     compare.compare,
+    requests.requests,
     requests.stop,
     requests.retry,
     requests.add,

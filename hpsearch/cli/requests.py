@@ -1,23 +1,64 @@
-"""The commands that make a request to a search that is running, or that will continue."""
+"""The commands that make a request to a search that is running, or that will continue; and the list of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import StudyError
+from ..search.requests.make_request import when_it_continues
+from ..search.requests.request import Request
+from ..search.store.live_sessions import sessions_at_work
 from ..searching.opened_study import OpenedStudy, open_study
+from ..system.json_types import JsonObject
+from .json_output import JsonOption, print_json
 from .values import seconds, value_of
-from .which_study import study_folder
+from .which_study import say_problems, study_folder
 
 Number = Annotated[int, typer.Argument(help="Number of the trial.")]
 Study = Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")]
 Like = Annotated[int | None, typer.Option("--like", help="Take missing parameters from this trial.")]
+_OF_A_REQUEST = ("kind", "trial", "params", "arguments", "made")
 # For commands with options of any name, such as --learning_rate 3e-4.
 ANY_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def requests(study: Study = None, as_json: JsonOption = False) -> None:
+    """List the requests to a study that no search has fulfilled.
+
+    \b
+    hpsearch requests runs/digits
+    hpsearch requests --json
+    """
+    opened = _opened(study)
+    if as_json:
+        print_json([_as_json(each) for each in opened.requests])
+    else:
+        print("\n".join(_in_words(opened)))
+    say_problems(opened)
+
+
+def _as_json(request: Request) -> JsonObject:
+    values = request.to_json()
+    return {"id": values.pop("id"), "command": str(request), **{name: values[name] for name in _OF_A_REQUEST}}
+
+
+def _in_words(opened: OpenedStudy) -> list[str]:
+    """Return a line for each request, and when they are followed."""
+    if not opened.requests:
+        return ["no pending requests"]
+    folder = Path(opened.study.folder)
+    is_running = bool(sessions_at_work(folder))
+    when = "by the search that is running, when it can" if is_running else when_it_continues(folder)
+    return [*(f"{each}, made {_clock(each.made)}" for each in opened.requests), f"followed {when}"]
+
+
+def _clock(seconds_since_1970: float) -> str:
+    return datetime.fromtimestamp(seconds_since_1970).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def stop(number: Number, study: Study = None) -> None:

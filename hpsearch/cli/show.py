@@ -17,12 +17,13 @@ from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
 from ..search.result.rung_agreements import agreement_sentences
-from ..search.trial import TrialRecord, TrialState
+from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
+from ..search.trial import TrialState
 from ..search.wording import counted, format_value
 from ..searching.opened_study import OpenedStudy, open_study
 from .json_output import JsonOption, print_json
 from .table_layout import layout
-from .trial_table import VALUE, TrialTable, failures_in_words, sorted_trials, trial_table
+from .trial_table import VALUE, TrialTable, failures_in_words, notes_on_runs, sorted_rows, trial_table
 from .which_study import say_problems, study_folder
 
 _OF_MANY = 20
@@ -40,40 +41,46 @@ def show(
         str | None, typer.Option(help="Names of columns, such as learning_rate,value,seed.", show_default="what varies")
     ] = None,
     state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; repeatable.")] = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="A row for each training run: with repeats or folds, a trial has several.")
+    ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of trials.", show_default=f"{_OF_MANY}; of JSON: all")
+        int | None, typer.Option(min=1, help="Maximum number of rows.", show_default=f"{_OF_MANY}; of JSON: all")
     ] = None,
     as_json: JsonOption = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table of the trials shown.")] = False,
 ) -> None:
-    """Show the trials of a study.
+    """Show the trials of a study; the value of one that was trained several times is the mean of its runs.
 
     \b
     hpsearch show runs/digits --sort seconds --limit 5
     hpsearch show --columns learning_rate,value,seconds
     hpsearch show --state failed
+    hpsearch show --runs
     hpsearch show --json | jq '.[0].params'
     """
     if columns is not None and (as_json or markdown):
         raise StudyError("--columns chooses the columns of the table: leave --json and --markdown out.")
     summary = open_study(study_folder(study))
     wanted = {each.value for each in state or ()}
-    filtered = [each for each in summary.records if not wanted or each.state.value in wanted]
-    chosen = sorted_trials(filtered, sort, summary, reverse)
+    rows = run_rows(summary.records) if runs else trial_rows(summary.records)
+    filtered = [each for each in rows if not wanted or each.trial.state.value in wanted]
+    chosen = sorted_rows(filtered, sort, summary, reverse)
     first = chosen[: limit or _OF_MANY]
     if as_json:
-        print_json([each.to_json() for each in chosen[:limit]])
+        has_folds = summary.study.fold_count > 0
+        print_json([each.run_to_json(has_folds) if runs else each.to_json() for each in chosen[:limit]])
     elif markdown:
-        is_as_it_is = sort == VALUE and not state and not reverse
+        is_as_it_is = sort == VALUE and not state and not reverse and not runs
         found = markdown_table(first, summary.study.objectives, summary.study.unit)
         print(summary.trials_markdown(limit or _OF_MANY) if is_as_it_is else found, end="")
     else:
         table = trial_table(summary, first, [each.strip() for each in columns.split(",")] if columns else ())
-        _print(summary, table, first, len(chosen))
+        _print(summary, table, first, len(chosen), "run" if runs else "trial")
     say_problems(summary)
 
 
-def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRecord], of: int) -> None:
+def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRow], of: int, kind: str) -> None:
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal  # a terminal breaks sentences between words; a pipe gets them whole
     study = summary.study
@@ -87,10 +94,12 @@ def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRecord]
     for line in _lines(table, shown, summary, console.width):
         console.print(line)
     if not shown:
-        console.print("no such trial", style="dim")
+        console.print(f"no such {kind}", style="dim")
     if of > len(shown):
-        console.print(f"{counted(of - len(shown), 'more trial')}: --limit {of}", style="dim")
-    for sentence in failures_in_words(shown):
+        console.print(f"{counted(of - len(shown), f'more {kind}')}: --limit {of}", style="dim")
+    numbers = {each.trial.number for each in shown}
+    of_shown = [each for each in summary.records if {each.number, each.replica and each.replica.trial} & numbers]
+    for sentence in failures_in_words(of_shown):
         console.print(Text(sentence), style="red")
     for about in (
         held_out_in_words(summary),
@@ -100,20 +109,23 @@ def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRecord]
             console.print(Text(sentence))
 
 
-def _lines(table: TrialTable, shown: Sequence[TrialRecord], summary: SearchSummary, width: int) -> Iterator[Text]:
+def _lines(table: TrialTable, shown: Sequence[TrialRow], summary: SearchSummary, width: int) -> Iterator[Text]:
     """Return the headings, the rows, and what the headings do not say."""
     best = {each.number for each in summary.best()}
     found = layout(table.columns, width)
     for line in found.headings:
         yield Text(line, style="bold")
-    for record, line in zip(shown, found.rows, strict=True):
-        failed = record.state in (TrialState.FAILED, TrialState.REFUSED)
-        yield Text(line, style="bold green" if record.number in best else "red" if failed else "")
+    for row, line in zip(shown, found.rows, strict=True):
+        failed = row.trial.state in (TrialState.FAILED, TrialState.REFUSED)
+        other = "dim" if row.repeats is not None else ""
+        yield Text(line, style="bold green" if row.trial.number in best else "red" if failed else other)
     notes = [f"{short} is {name}" for short, name in found.short.items()]
-    if any(each.number in best for each in shown):
+    if any(each.trial.number in best for each in shown):
         notes.insert(0, "* best")
     if notes:
         yield Text("; ".join(notes), style="dim")
+    for note in notes_on_runs(summary, shown):
+        yield Text(note, style="dim")
     if found.omitted:
         names = ", ".join(found.omitted)
         yield Text(f"no room for {names}; choose with --columns", style="dim")

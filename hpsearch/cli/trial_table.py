@@ -9,15 +9,15 @@ from typing import Any
 from ..errors import StudyError, one_of
 from ..reports.curve_scale import CurveScale
 from ..search.metrics.objective import MINIMIZE
-from ..search.metrics.replicas import are_folds, runs_of
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import TrialRow, below_their_trials, offset_of
 from ..search.study import EPOCH, flat
-from ..search.trial import FOLD, REPLICA, TrialRecord, TrialState
+from ..search.trial import FOLD, TrialRecord, TrialState
 from ..system.spelling import nearest_name
 from .aligned_numbers import aligned, is_number
 from .table_layout import Column, short_names
 
-TRIAL, VALUE = "trial", "value"
+TRIAL, VALUE, RUNS, STD, REPEATS = "trial", "value", "runs", "std", "repeats"
 _POINTS_OF_CURVE = 12
 _MISSING = object()
 
@@ -28,19 +28,19 @@ class TrialTable:
 
     Attributes:
         constants: the parameters that have the same value in all trials of the study.
-        columns: a text for each trial that is shown.
+        columns: a text for each row that is shown.
     """
 
     constants: dict[str, object]
     columns: list[Column]
 
 
-def trial_table(summary: SearchSummary, shown: Sequence[TrialRecord], wanted: Sequence[str] = ()) -> TrialTable:
-    """Return the columns of these trials.
+def trial_table(summary: SearchSummary, shown: Sequence[TrialRow], wanted: Sequence[str] = ()) -> TrialTable:
+    """Return the columns of these trials, or training runs.
 
     Args:
         summary: all trials of the study.
-        shown: the trials in the rows.
+        shown: the rows.
         wanted: the names of the columns, in their order; the trial is always the first. Empty: what varies.
 
     Raises:
@@ -51,7 +51,7 @@ def trial_table(summary: SearchSummary, shown: Sequence[TrialRecord], wanted: Se
     figures = _figures(summary, shown)
 
     def parameter(name: str) -> Column:
-        return _parameter_column(name, [parameters(each).get(name) for each in shown])
+        return _parameter_column(name, [parameters(each.trial).get(name) for each in shown])
 
     columns = [_number_column(shown, {each.number for each in summary.best()})]
     if wanted:
@@ -90,23 +90,24 @@ def constant_parameters(records: Sequence[TrialRecord]) -> dict[str, object]:
     return constants
 
 
-def sorted_trials(
-    records: Sequence[TrialRecord], by: str, summary: SearchSummary, is_reversed: bool = False
-) -> list[TrialRecord]:
-    """Return trials by a column, the value and the objectives best first; those that have none come last.
+def sorted_rows(rows: Sequence[TrialRow], by: str, summary: SearchSummary, is_reversed: bool = False) -> list[TrialRow]:
+    """Return rows by a column, the value and the objectives best first; those that have none come last.
+
+    By the value, a further run of a trial is below the trial.
 
     Raises:
         StudyError: there is no such column.
     """
     key = _key(by, summary)
-    known = [each for each in records if key(each) is not None]
-    unknown = [each for each in records if key(each) is None]
+    known = [each for each in rows if key(each) is not None]
+    unknown = [each for each in rows if key(each) is None]
     ordered = sorted(known, key=lambda each: _comparable(key(each)))
-    return [*(reversed(ordered) if is_reversed else ordered), *unknown]
+    found = [*(reversed(ordered) if is_reversed else ordered), *unknown]
+    return below_their_trials(found, lambda row: row.trial) if by == VALUE else found
 
 
-def _key(by: str, summary: SearchSummary) -> Callable[[TrialRecord], object]:
-    """Return the function that gives a trial's place; None: the trial has none.
+def _key(by: str, summary: SearchSummary) -> Callable[[TrialRow], object]:
+    """Return the function that gives a row's place; None: it has none.
 
     Raises:
         StudyError: there is no such column.
@@ -114,27 +115,31 @@ def _key(by: str, summary: SearchSummary) -> Callable[[TrialRecord], object]:
     study = summary.study
     if by == VALUE:
         places = {each.number: place for place, each in enumerate(summary.best_first())}
-        return lambda record: places[record.number]
+        return lambda row: places[row.trial.number]
     name = _columns_named("--sort", by, summary)[0]
     objectives = [each.name for each in study.objectives]
     if name in objectives:
         place = objectives.index(name)
         sign = 1 if study.objectives[place].direction == MINIMIZE else -1
-        return lambda record: sign * record.values[place] if record.values else None
-    figures: dict[str, Callable[[TrialRecord], object]] = {
-        TRIAL: lambda record: record.number,
-        "state": lambda record: record.state.value,
-        f"{study.unit}s": lambda record: record.epochs,
-        "seconds": lambda record: record.seconds,
-        "seed": lambda record: record.seed,
-        REPLICA: lambda record: None if record.replica is None else (record.replica.trial, record.replica.offset),
+        return lambda row: sign * row.record.values[place] if row.record.values else None
+    figures: dict[str, Callable[[TrialRow], object]] = {
+        TRIAL: lambda row: row.trial.number,
+        "state": lambda row: row.trial.state.value,
+        f"{study.unit}s": lambda row: row.record.epochs,
+        "seconds": lambda row: row.record.seconds,
+        "seed": lambda row: row.trial.seed,
+        FOLD: lambda row: offset_of(row.trial),
+        RUNS: lambda row: row.runs,
+        REPEATS: lambda row: row.repeats,
+        **{
+            name: lambda row, place=place: row.deviations[place] if row.deviations else None  # type: ignore[misc]
+            for place, name in enumerate(_names_of_deviations(summary))
+        },
     }
-    return figures.get(name, lambda record: parameters(record).get(name))
+    return figures.get(name, lambda row: parameters(row.trial).get(name))
 
 
 def _comparable(value: Any) -> tuple[int, Any, str]:
-    if isinstance(value, tuple):
-        return (0, value, "")
     return (0, value, "") if is_number(value) else (1, 0, str(value))
 
 
@@ -148,62 +153,68 @@ def _columns_named(option: str, name: str, summary: SearchSummary) -> list[str]:
     objectives = [each.name for each in study.objectives]
     if name == VALUE:
         return objectives
-    fields = [TRIAL, "state", *objectives, f"{study.unit}s", "seconds", "seed", REPLICA]
-    fields += [] if option == "--sort" else ["mean", "curve", *(each.name for each in study.constraints)]
+    fields = [TRIAL, "state", *objectives, f"{study.unit}s", "seconds", "seed"]
+    fields += [*_names_of_deviations(summary), RUNS, REPEATS, *([FOLD] if study.fold_count else [])]
+    fields += [] if option == "--sort" else ["curve", *(each.name for each in study.constraints)]
     names = list(dict.fromkeys([*fields, *_parameter_names(summary)]))
     aliases = {short: whole for whole, short in short_names(names).items()}
     aliases |= {each.removeprefix("eval_"): each for each in objectives}
-    aliases |= {"number": TRIAL, f"{EPOCH}s": f"{study.unit}s", FOLD: REPLICA}
+    aliases |= {"number": TRIAL, f"{EPOCH}s": f"{study.unit}s"}
     if name in names or name in aliases:
         return [name if name in names else aliases[name]]
     allowed = [VALUE, *names]
     raise StudyError(f"{option} {name}: no such column; allowed: {one_of(allowed)}.{nearest_name(name, allowed)}")
 
 
-def _first_columns(summary: SearchSummary, shown: Sequence[TrialRecord]) -> list[str]:
+def _first_columns(summary: SearchSummary, shown: Sequence[TrialRow]) -> list[str]:
     names = ["state", *(each.name for each in summary.study.objectives)]
-    if any(each.replica is not None for each in shown):
-        names.insert(0, REPLICA)
-    if _means(summary.records):
-        names.insert(names.index(summary.objective.name) + 1, "mean")
+    if any(each.repeats is not None for each in shown):
+        names = [REPEATS, FOLD if summary.study.fold_count else "seed", *names]
+    if any(each.runs > 1 for each in shown):
+        names += [*_names_of_deviations(summary), RUNS]
     return [*names, *(each.name for each in summary.study.constraints)]
 
 
-def _means(records: Sequence[TrialRecord]) -> dict[int, float | None]:
-    """Return the mean of the first objective of each trial that has several runs, by its number."""
-    return {each.trial.number: each.mean.value for each in runs_of(records) if len(each.records) > 1}
+def _names_of_deviations(summary: SearchSummary) -> list[str]:
+    """Return the names of the columns with the standard deviation of each objective."""
+    objectives = summary.study.objectives
+    return [STD] if len(objectives) == 1 else [f"{each.name}_{STD}" for each in objectives]
 
 
-def _figures(summary: SearchSummary, shown: Sequence[TrialRecord]) -> Mapping[str, Callable[[], Column]]:
+def _figures(summary: SearchSummary, shown: Sequence[TrialRow]) -> Mapping[str, Callable[[], Column]]:
     """Return what makes the columns that are no parameters, by name."""
     study = summary.study
-    means = _means(summary.records)
+    records = [each.record for each in shown]
     scale = CurveScale.of(report.value for each in summary.records for report in each.reports)
 
     def column(name: str, texts: Sequence[str], is_text: bool = False) -> Callable[[], Column]:
         return lambda: Column(name.removeprefix("eval_"), tuple(texts), is_text)
 
     figures = {
-        REPLICA: column(_kind_of_replicas(summary.records), [_replica(each) for each in shown]),
-        "mean": column("mean", aligned([means.get(each.number) for each in shown], digits=4)),
-        "state": column("state", [each.state.value for each in shown], True),
-        f"{study.unit}s": column(f"{study.unit}s", aligned([float(each.epochs) for each in shown])),
-        "seconds": column("seconds", [f"{each.seconds:.1f}" for each in shown]),
-        "seed": column("seed", aligned([each.seed for each in shown])),
-        "curve": column("curve", [_curve(each, scale) for each in shown], True),
+        REPEATS: column(REPEATS, aligned([each.repeats for each in shown])),
+        FOLD: column(FOLD, aligned([offset_of(each.trial) for each in shown])),
+        RUNS: column(RUNS, aligned([each.runs for each in shown])),
+        "state": column("state", [each.state.value for each in records], True),
+        f"{study.unit}s": column(f"{study.unit}s", aligned([float(each.epochs) for each in records])),
+        "seconds": column("seconds", [f"{each.seconds:.1f}" for each in records]),
+        "seed": column("seed", aligned([each.seed for each in records])),
+        "curve": column("curve", [_curve(each, scale) for each in records], True),
     }
+    for place, name in enumerate(_names_of_deviations(summary)):
+        deviations = [each.deviations[place] if each.deviations else None for each in shown]
+        figures[name] = column(name, aligned(deviations, digits=2))
     for place, objective in enumerate(study.objectives):
-        figures[objective.name] = column(objective.name, _values(shown, place))
+        figures[objective.name] = column(objective.name, _values(records, place))
     for constraint in study.constraints:
-        figures[constraint.name] = column(constraint.name, [_holds(each, constraint.name) for each in shown], True)
+        figures[constraint.name] = column(constraint.name, [_holds(each, constraint.name) for each in records], True)
     return figures
 
 
-def _number_column(shown: Sequence[TrialRecord], best: set[int]) -> Column:
+def _number_column(shown: Sequence[TrialRow], best: set[int]) -> Column:
     """Return the numbers of the trials, the best of them marked where there is no colour."""
-    marks = {each.number: "*" if each.number in best else " " for each in shown}
-    has_marks = "*" in marks.values()
-    return Column(TRIAL, tuple(f"{each.number}{marks[each.number] if has_marks else ''}" for each in shown))
+    numbers = [each.trial.number for each in shown]
+    has_marks = not best.isdisjoint(numbers)
+    return Column(TRIAL, tuple(f"{each}{('*' if each in best else ' ') if has_marks else ''}" for each in numbers))
 
 
 def _parameter_column(name: str, values: Sequence[object]) -> Column:
@@ -223,14 +234,6 @@ def _values(shown: Sequence[TrialRecord], place: int) -> list[str]:
     ]
 
 
-def _replica(record: TrialRecord) -> str:
-    return "" if record.replica is None else f"{record.replica.offset} of {record.replica.trial}"
-
-
-def _kind_of_replicas(records: Sequence[TrialRecord]) -> str:
-    return FOLD if are_folds(records) else REPLICA
-
-
 def _holds(record: TrialRecord, constraint: str) -> str:
     return "" if constraint not in record.violations else "holds" if record.violations[constraint] <= 0 else "broken"
 
@@ -239,20 +242,35 @@ def _curve(record: TrialRecord, scale: CurveScale) -> str:
     return scale.sparkline([report.value for report in record.reports][-_POINTS_OF_CURVE:])
 
 
-def failures_in_words(shown: Sequence[TrialRecord]) -> list[str]:
-    """Return why trials failed, in one line for each reason.
+def failures_in_words(records: Sequence[TrialRecord]) -> list[str]:
+    """Return why trials, and further runs of them, failed, in one line for each reason.
 
     >>> out_of_memory = [TrialRecord(n, f"run-{n}", TrialState.FAILED, {}, reason="out of memory") for n in (2, 5)]
     >>> failures_in_words(out_of_memory)
     ['trials 2, 5 failed: out of memory']
     """
-    by_reason: dict[str, list[int]] = {}
-    for each in shown:
+    by_reason: dict[str, list[TrialRecord]] = {}
+    for each in sorted(records, key=lambda each: each.number):
         if each.state in (TrialState.FAILED, TrialState.REFUSED):
-            by_reason.setdefault(f"{each.state.value}: {' '.join((each.reason or 'no reason').split())}", []).append(
-                each.number
-            )
+            reason = f"{each.state.value}: {' '.join((each.reason or 'no reason').split())}"
+            by_reason.setdefault(reason, []).append(each)
     return [
-        f"{'trial' if len(numbers) == 1 else 'trials'} {', '.join(map(str, sorted(numbers)))} {reason}"
-        for reason, numbers in by_reason.items()
+        f"{'trial' if len(failed) == 1 else 'trials'} {', '.join(map(_named, failed))} {reason}"
+        for reason, failed in by_reason.items()
+    ]
+
+
+def _named(record: TrialRecord) -> str:
+    return str(record.number) if record.replica is None else f"{record.number} ({record.replica})"
+
+
+def notes_on_runs(summary: SearchSummary, shown: Sequence[TrialRow]) -> list[str]:
+    """Return how the rows of trials that were trained several times are made; empty if there is none of them."""
+    if not any(each.runs > 1 for each in shown):
+        return []
+    names = ", ".join(each.name.removeprefix("eval_") for each in summary.study.objectives)
+    unit = summary.study.unit
+    return [
+        f"{names}: mean of a trial's runs, with std; the order shrinks means of few runs; {unit}s, seconds: of all "
+        "runs; --runs lists them"
     ]

@@ -50,7 +50,7 @@ class RequestsInEffect:
                 )
         requests = self._requests()
         self._known = {each.id for each in requests}
-        left = unfulfilled(requests, records)
+        left = unfulfilled(requests, records, study.objectives)
         if left:
             notes.append(f"requested before: {', '.join(map(str, left))}")
         return notes

@@ -43,7 +43,7 @@ class RatedRungs:
         agreements = self.rungs.agreements(trials)
         misleading = {fraction for fraction, found in agreements.items() if found.misleads}
         changed, self._misleading = sorted(misleading ^ self._misleading), misleading
-        return [describe(fraction, agreements[fraction]) for fraction in changed]
+        return [describe(agreements[fraction]) for fraction in changed]
 
     def count_since_improvement(self, trials: Sequence[TrialRecord]) -> int:
         """Return the number of trials that reached a rung, or failed, since the last new best at any rung."""

@@ -19,7 +19,7 @@ from ..search.result.noise import Noise
 from ..search.space.initial_trials import DEFAULTS, resolve_start
 from ..search.space.search_space import SearchSpace
 from ..search.trial import TrialRecord
-from ..search.wording import counted, format_value
+from ..search.wording import counted, format_chance, format_value
 from .tables import effort_in_words, held_out_in_words, saved_fraction
 
 
@@ -198,7 +198,9 @@ def _noise_tile(noise: NoiseOfBest | None) -> Tile:
     if noise is None:
         return Tile("Noise", "unknown", ("Train the best trials again with other seeds to measure it.",))
     if noise.tied is None:
-        chance = [] if noise.chance is None else [f"The chance that it is the best trial is {noise.chance:.0%}."]
+        chance = (
+            [] if noise.chance is None else [f"The chance that it is the best trial is {format_chance(noise.chance)}."]
+        )
         return Tile("Noise", f"± {noise.error:.2g}", (f"Standard deviation between {noise.source}.", *chance))
     others = f"{counted(noise.tied, 'other trial')} cannot be told apart from the best."
     return Tile("Noise", f"± {noise.error:.2g}", (f"Standard error, from {noise.source}.", others))

@@ -30,6 +30,7 @@ from ..system.files import write_text
 from ..version import __version__
 from .best_by_cost import resource_unit
 from .commands_to_repeat import how_to_repeat
+from .earlier_heading import NOTE, STUDY, TITLE
 from .headline import Headline, headline, tiles
 from .machines_used import places
 from .tables import budget_in_words, count_states, format_duration, held_out_in_words
@@ -85,6 +86,7 @@ def write_report(
         study=summary.study,
         title=title or summary.study.name,
         note=note,
+        heading={STUDY: summary.study.name, TITLE: title, NOTE: note},
         about=_model_and_data(summary),
         tiles=tiles(summary, figures),
         sentences=_in_words(summary, importances, figures),
@@ -179,7 +181,7 @@ def _sessions(summary: SearchSummary) -> list[dict[str, object]]:
 
 def _trials(summary: SearchSummary) -> str:
     """Return all trials as JSON, for the file that the page saves and for the texts at the points of the plots."""
-    table = summary.trials_dataframe().drop(columns=_NOT_SENT).reset_index().astype(object)
+    table = summary.trials_dataframe(runs=True).drop(columns=_NOT_SENT).reset_index().astype(object)
     known = table.where(table.notna(), None)  # JSON has no NaN
     rows = [[_plain(each) for each in row] for row in known.itertuples(index=False, name=None)]
     return json.dumps({"columns": list(table.columns), "rows": rows}, default=str)

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from ..search.metrics.replicas import has_replicas
 from ..search.result.best_run import SearchSummary
+from ..search.result.trial_rows import trial_rows
 from ..search.trial import TrialRecord, TrialState
 from ..search.wording import counted, format_value
 from .best_by_cost import best_by_cost, resource_unit
@@ -59,7 +60,8 @@ def plots(summary: SearchSummary, importances: Mapping[str, float], defaults: fl
 
 def _front(summary: SearchSummary) -> Plot | None:
     first, second = summary.study.objectives[:2]
-    with_result = [each for each in summary.records if each.state.has_result and len(each.values) > 1]
+    trials = [each.record for each in trial_rows(summary.records)]  # with the means of their runs
+    with_result = [each for each in trials if each.state.has_result and len(each.values) > 1]
     if not with_result:
         return None
     best = {each.number for each in summary.best()}
@@ -161,8 +163,9 @@ def _curves(summary: SearchSummary) -> Plot | None:
     axis = value_axis([(each.number, one.value) for each in shown for one in each.reports], best_of(summary))
     traces = [_lines(name, groups[name]) for name in ordered] + [_ends(name, groups[name]) for name in ordered]
     pruned = sum(each.state is TrialState.PRUNED for each in shown)
+    kind = "training run" if has_replicas(shown) else "trial"
     description = (
-        f"{summary.objective.name} of {counted(len(shown), 'trial')} during training; {pruned} of them ended early, at "
+        f"{summary.objective.name} of {counted(len(shown), kind)} during training; {pruned} of them ended early, at "
         f"the crosses.{rungs.description}{axis.description}"
     )
     figure = figure_of(
@@ -190,7 +193,7 @@ def _rungs(summary: SearchSummary, shown: Sequence[TrialRecord]) -> _Rungs:
     horizons = {report.horizon for each in shown for report in each.reports}
     if len(horizons) != 1 or not all(math.isfinite(each) and each > 0 for each in horizons):
         where = ", ".join(f"{each:.0%}" for each in ladder.fractions)
-        return _Rungs((), f" The rungs are at {where} of each training run: {promoted}.")
+        return _Rungs((), f" Trials pause at the first evaluation after {where} of their training: {promoted}.")
     resources = tuple(each * next(iter(horizons)) for each in ladder.fractions)
     return _Rungs(resources, f" Dotted lines are the rungs: {promoted}.")
 

@@ -14,6 +14,7 @@ from ..search.metrics.replicas import without_replicas
 from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun, SearchSummary
 from ..search.result.parameter_importances import Importances
+from ..search.result.trial_rows import trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
@@ -66,18 +67,26 @@ def trials_table(
         has_heading: whether the study and the number of trials are above it; the end of a search has just told them.
     """
     ranked = ranking(records, study.objectives)
-    shown = (ranked or closest(records, study.constraints))[:limit]
-    best = best_records(records, study.objectives)
+    by_number = {each.trial.number: each for each in trial_rows(records)}
+    in_order = ranked or closest([each.record for each in by_number.values()], study.constraints)
+    rows = [by_number[each.number] for each in in_order[:limit]]
+    shown = [each.record for each in rows]
+    best = {each.number for each in best_records(records, study.objectives)}
     names = list(dict.fromkeys(name for record in shown for name in record.params))
     title = Text(_heading(study, records)) if has_heading else None
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
     for record in shown:
         table.add_column(
-            str(record.number), justify="right", no_wrap=True, style="bold green" if record in best else None
+            str(record.number), justify="right", no_wrap=True, style="bold green" if record.number in best else None
         )
     for place, objective in enumerate(study.objectives):
         table.add_row(Text(objective.name), *(format_value(record.values[place]) for record in shown))
+        if any(each.runs > 1 for each in rows):
+            deviations = (f"{each.deviations[place]:.2g}" if each.deviations else "-" for each in rows)
+            table.add_row("standard deviation", *deviations)
+    if any(each.runs > 1 for each in rows):
+        table.add_row("runs", *(str(each.runs) for each in rows))
     for constraint in study.constraints:
         slacks = [-record.violations.get(constraint.name, 0.0) for record in shown]
         table.add_row(
@@ -87,7 +96,7 @@ def trials_table(
     scale = CurveScale.of(report.value for record in records for report in record.reports)
     curve = "curve" if len(study.objectives) == 1 else f"curve of {study.objective.name}"
     table.add_row(Text(curve), *(scale.sparkline([report.value for report in record.reports][-9:]) for record in shown))
-    table.add_row("seconds", *(f"{record.seconds:.1f}" for record in shown), end_section=True)
+    table.add_row("seconds", *(f"{each.record.seconds:.1f}" for each in rows), end_section=True)
     for name in names:
         table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
     return table

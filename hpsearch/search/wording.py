@@ -16,6 +16,24 @@ def format_value(value: object) -> str:
     return printable(str(value))
 
 
+def format_mean(value: float, deviation: float, runs: int) -> str:
+    """Return the mean of several training runs with their standard deviation.
+
+    >>> format_mean(0.80912, 0.0253, 3)
+    '0.8091 ± 0.025 (3 runs)'
+    """
+    return f"{format_value(value)} ± {deviation:.2g} ({counted(runs, 'run')})"
+
+
+def format_chance(chance: float) -> str:
+    """Return a chance in percent; it is estimated, so it is never 0% nor 100%.
+
+    >>> format_chance(0.634), format_chance(1.0), format_chance(0.99), format_chance(0.0)
+    ('63%', '>99%', '99%', '<1%')
+    """
+    return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"
+
+
 def counted(number: float, word: str) -> str:
     """Return a number with the word for what it counts.
 

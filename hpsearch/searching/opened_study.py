@@ -25,11 +25,18 @@ class OpenedStudy(SearchSummary):
     ``hpsearch resume``. Reading a study never does. See `SearchSummary` for what can be read.
 
     Attributes:
-        requested: the requests that no search had fulfilled when the study was opened, as in a command; ``pause`` is
-            among them if the search was paused.
+        requests: the requests that no search had fulfilled when the study was opened, in the order in which they were
+            made: each has the attributes `kind`, `trial`, `params`, `arguments`, `made` and `id`, and its text is that
+            of a command. A request to pause is among them if the search was paused.
+        requested: their texts.
     """
 
-    requested: tuple[str, ...] = ()
+    requests: tuple[Request, ...] = ()
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """The requests that no search had fulfilled when the study was opened, as in a command."""
+        return tuple(map(str, self.requests))
 
     def stop(self, number: int) -> str:
         """Stop a trial with the value that it has: its state is then *stopped*, and it may be the best.
@@ -229,7 +236,7 @@ def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust:
 
     requests, damage = _requests(study.folder)
     opened = OpenedStudy(study, records, engine, [*problems, *damage, *_damage_of_held_out(study.folder)])
-    opened.requested = tuple(map(str, unfulfilled(requests, records, sessions_at_work(study.folder))))
+    opened.requests = tuple(unfulfilled(requests, records, study.objectives, sessions_at_work(study.folder)))
     return opened
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpsearch.cli.compare import _print
-from hpsearch.cli.differences import NOT_RECORDED, Row
+from hpsearch.cli.differences import NOT_RECORDED, Row, in_short
 from tests.support.command_line import Told
 
 
@@ -89,6 +89,40 @@ def test_a_parameter_that_only_one_study_searches_has_its_fixed_value_in_the_oth
     other = changed_copy(here, lambda settings: settings["space"].pop("weight_decay"))
     found = differing(told("compare", "runs/spirals", other, "--json")[1])
     assert found == {("space", "weight_decay"): ["0.0 to 0.1", "0.0, not searched"]}
+
+
+def without(study: Path, name: str) -> None:
+    """Leave a parameter out of all trials of a study, as if it had not been searched."""
+    for file in study.glob("run-*/trial.json"):
+        record = json.loads(file.read_text())
+        for each in ("params", "arguments", "hyperparameters"):
+            record[each].pop(name)
+        file.write_text(json.dumps(record))
+
+
+def test_a_parameter_that_the_best_trial_did_not_search_has_the_value_that_it_trained_with(
+    here: Path, told: Told
+) -> None:
+    other = changed_copy(here, lambda settings: settings["space"].pop("weight_decay"))
+    without(here / other, "weight_decay")
+    without(here / other, "model.width")
+    found = differing(told("compare", "runs/spirals", other, "--json")[1])
+    assert found["best trial", "weight_decay"][1] == 0.0
+    assert found["best trial", "model.width"][1] == "missing"
+
+
+def test_a_parameter_that_only_one_of_two_trials_has_is_the_argument_of_the_other(here: Path, told: Told) -> None:
+    study, aside = here / "runs/spirals", here / "aside"
+    shutil.move(study / "run-1", aside / "run-1")
+    without(aside, "weight_decay")
+    shutil.move(aside / "run-1", study / "run-1")
+    found = differing(told("compare", "0", "1", "--study", "runs/spirals", "--json")[1])
+    assert found["parameters", "weight_decay"][1] == 0.0
+
+
+def test_rows_that_differ_are_the_first_of_their_group_in_a_terminal() -> None:
+    rows = [Row(group, name, (1, 1 + (name in "bd")), ("", "")) for group, name in ("xa", "xb", "xc", "xd", "ya", "yb")]
+    assert "".join(each.group + each.name for each in in_short(rows)) == "xbxdxaxcybya"
 
 
 def test_an_argument_that_changed_between_sessions_has_all_its_values(here: Path, told: Told) -> None:

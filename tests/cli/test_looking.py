@@ -63,7 +63,9 @@ def test_without_a_name_the_study_that_was_written_to_last_is_shown(here: Path, 
 def test_show_as_json_has_whole_records(here: Path, told: Told) -> None:
     _, out, _ = told("show", "runs/spirals", "--json", "--sort", "number")
     kept = {each.parent.name: each.name for each in here.glob("runs/spirals/run-*/checkpoint-*")}
-    assert json.loads(out) == [each | {"checkpoint": kept.get(each["name"])} for each in records(here)]
+    assert json.loads(out) == [
+        each | {"checkpoint": kept.get(each["name"]), "std": [], "runs": 1} for each in records(here)
+    ]
 
 
 @pytest.mark.parametrize("by", ["learning_rate", "seconds", "number", "epochs", "state"])
@@ -165,6 +167,16 @@ def test_best_exports_the_weights_without_what_only_training_needs(here: Path, t
     code, _, err = told("best", "--export", "model")
     assert code == 2
     assert "not an empty folder" in err
+
+
+def test_best_prints_any_trial_also_one_without_a_result(here: Path, told: Told) -> None:
+    file = here / "runs/spirals/run-1/trial.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "failed", "values": [], "reports": []}))
+    for each in records(here):
+        code, out, err = told("best", "--trial", str(each["number"]))
+        assert code == 0, err
+        value = f"eval_accuracy {each['values'][0]:.4g}" if each["values"] else "no result"
+        assert out.splitlines()[0] == f"trial {each['number']}: {value} (scope last)"
 
 
 def test_best_of_a_trial_whose_weights_were_not_kept_says_so(here: Path, told: Told) -> None:

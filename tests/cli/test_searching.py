@@ -66,6 +66,9 @@ def test_confirm_continues_a_study_of_run_until_the_best_is_clear(here: Path, to
     assert len(records) - len(replicas) == 3
     assert [each["origin"]["kind"] for each in replicas] == ["replica"] * 2
     assert "is the mean of trial" in " ".join(out.split())
+    best, model = out.splitlines()[-3:-1] if "to be surer" in out else out.splitlines()[-2:]
+    assert re.fullmatch(r"trial \d is (still the best|the best now), with a chance of [<>]?\d+%", best)
+    assert model == "its parameters, and its model: hpsearch best runs/confirmed --export model"
     assert told("show", "runs/confirmed")[0] == 0
     assert "mean of 2 seeds with standard deviation" in told("best", "runs/confirmed")[1]
 

@@ -27,8 +27,27 @@ from hpsearch.reports.tables import (
 )
 from hpsearch.search.listener import showing
 from hpsearch.search.result.parameter_importances import Importances
+from hpsearch.search.trial import Replica
 from tests.support.rendering import NoEngine, make_study, record, report, reports, shown, text_console
 from tests.support.small_trainer import small_trainer
+
+
+def test_the_table_of_the_best_trials_has_means_with_their_deviation_and_the_seconds_of_all_runs() -> None:
+    again = replace(record(2, 0.5), origin=Replica(0, 1).origin)
+    lines = [
+        line.split()
+        for line in shown(trials_table(make_study(), [record(0, 0.75), record(1, 0.5), again])).splitlines()
+    ]
+    for expected in (
+        ["trial", "0", "1"],
+        ["eval_accuracy", "0.625", "0.5"],
+        ["standard", "deviation", "0.18", "-"],
+        ["runs", "2", "1"],
+        ["seconds", "2.5", "1.2"],
+    ):
+        assert expected in lines
+    without = shown(trials_table(make_study(), [record(0, 0.75), record(1, 0.5)]))
+    assert "runs" not in without
 
 
 def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:

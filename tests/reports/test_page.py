@@ -17,6 +17,7 @@ pytest.importorskip("plotly")
 from hpsearch import SearchSummary, TrialRecord, TrialState, open_study
 from hpsearch.cli import main
 from hpsearch.reports.commands_to_repeat import how_to_repeat
+from hpsearch.reports.earlier_heading import earlier_heading
 from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
@@ -149,6 +150,39 @@ def test_the_command_passes_the_title_and_the_note(tmp_path: Path) -> None:
     assert [text_of(page.find(f".//{each}")) for each in ("h1", "p[@class='note']")] == ["A title", "A note."]
 
 
+def test_a_report_that_is_made_again_keeps_what_was_written_above_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, file = STORED / next(iter(SEARCHES)), tmp_path / "report.html"
+
+    def made_again(*written: str) -> tuple[list[str], str]:
+        assert main(["report", str(study), "-o", str(file), *written]) == 0
+        page = parse_html(file.read_text(encoding="utf-8"))
+        return [
+            text_of(each) for each in page.findall(".//header/*") if each.tag == "h1" or each.get("class") == "note"
+        ], (capsys.readouterr().err)
+
+    note = f'A first line.\nHe said "no" & left. {HOSTILE}'
+    assert made_again("--title", "A title", "--note", note)[0][0] == "A title"
+    kept, err = made_again()
+    assert kept == ["A title", " ".join(note.split())]
+    assert "kept the title and the note of the earlier report; --title '' --note '' removes them" in err
+    assert made_again("--note", "")[0] == ["A title"]
+    assert made_again("--title", "") == ([open_study(study).study.name], "")
+
+
+def test_what_was_written_above_a_report_is_of_its_study_and_no_other_file_matters(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(summary_of(made_up(2)), file, title='A "title"', note="One\ntwo")
+    assert earlier_heading(file, "digits") == ('A "title"', "One\ntwo")
+    assert earlier_heading(file, "other") == (None, None)
+    (tmp_path / "link.html").symlink_to(file)
+    for each in ("link.html", "missing.html", "."):
+        assert earlier_heading(tmp_path / each, "digits") == (None, None)
+    file.write_bytes(b"\xff\x00<html>")
+    assert earlier_heading(file, "digits") == (None, None)
+
+
 def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine(tmp_path: Path) -> None:
     records = made_up(4)
     records[1] = replace(records[1], values=(math.inf,), checkpoint=Path("/home/me/secret"), reason="it diverged")
@@ -161,6 +195,18 @@ def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine
     assert by_name[1]["reason"] == "it diverged"
     assert [each["repeats"] for each in by_name] == [None] * 4 + [0]
     assert "checkpoint" not in table["columns"]
+
+
+def test_a_front_has_the_means_of_repeated_trials_and_curves_count_training_runs() -> None:
+    objectives = resolve_objectives(["loss", "size"], ["minimize", "minimize"], has_metrics=True)
+    records = [replace(each, values=(1.0 + each.number, 9.0 - each.number)) for each in made_up(2)]
+    records = [replace(each, state=TrialState.COMPLETE, reports=curve(0.5, 3)) for each in records]
+    again = replace(records[0], number=2, values=(2.0, 7.0), origin=Replica(0, 1).origin)
+    found = plots_of(summary_of([*records, again], objectives=objectives))
+    [front] = [each for each in found["front"].figure.data if each.name == "Pareto front"]
+    assert list(zip(front.x, front.y, strict=True)) == [(1.5, 8.0)]
+    assert "of 2 trials" in found["front"].description
+    assert "of 3 training runs during training" in found["curves"].description
 
 
 def test_several_objectives_show_their_front() -> None:
@@ -260,7 +306,8 @@ def test_the_rungs_are_in_the_learning_curves_where_all_training_runs_are_as_lon
     longer = replace(records[0], reports=tuple(replace(each, horizon=18.0) for each in records[0].reports))
     curves = plots_of(summary_of([longer, *records[1:]]).with_study(waiting))["curves"]
     assert not curves.figure.layout.shapes
-    assert "The rungs are at 6%, 17%, 50% of each training run: the best third" in curves.description
+    paused_at = "Trials pause at the first evaluation after 6%, 17%, 50% of their training"
+    assert f"{paused_at}: the best third" in curves.description
 
 
 def test_the_importances_say_what_they_rest_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.result.findings.early_stops import early_stops
 from hpsearch.search.result.noise import Noise
+from hpsearch.search.trial import Replica
 from tests.support.rendering import NoEngine, record
 
 
@@ -113,6 +115,9 @@ def test_a_space_of_which_everything_was_tried_is_said(space: Any, tried: list[A
         assert not any("been tried" in each for each in advice(Known(space), running))
 
 
+MORE_SAMPLES = "evaluate on more samples, or prune later"
+
+
 def curve(*values: float, horizon: float = 4.0) -> Any:
     return tuple(Report((each,), at, at, float(at), {}, horizon=horizon) for at, each in enumerate(values, start=1))
 
@@ -126,9 +131,13 @@ def climber(number: int, *values: float) -> Any:
 @pytest.mark.parametrize(
     ("noise", "ladder", "said"),
     [
-        (0.01, None, "2 of 3 pruned trials were within the noise of those that continued."),
+        (0.01, None, "2 of 3 pruned trials were within the noise of those that continued (standard error 0.01, of the"),
         (0.001, None, None),
-        (0.005, None, "1 of 3 pruned trials was within the noise of those that continued."),
+        (
+            0.005,
+            None,
+            "1 of 3 pruned trials was within the noise of those that continued (standard error 0.005, of the",
+        ),
         (0.01, Ladder((0.25,), complete_first=1), None),  # trial 0 runs to completion whatever it reports
         (None, None, None),
     ],
@@ -145,13 +154,25 @@ def test_pruned_trials_that_noise_may_have_stopped_are_counted(
     ]
     [objective] = resolve_objectives("accuracy", None, has_metrics=True)
     found = early_stops(objective, records, None if noise is None else Noise(noise), ladder)
-    assert found == ([] if said is None else [said])
+    assert found == ([] if said is None else [f"{said} learning curves): {MORE_SAMPLES}, or not at all (pruner=None)."])
+
+
+def test_later_rungs_are_suggested_where_the_first_one_is_early() -> None:
+    [objective] = resolve_objectives("accuracy", None, has_metrics=True)
+    records = [climber(0, 0.5, 0.6, 0.7, 0.8), climber(1, 0.6, 0.65, 0.7, 0.9), climber(2, 0.49)]
+    for fraction, later in ((0.25, " (pruner=Ladder((0.5,)))"), (0.5, "")):
+        [said] = early_stops(objective, records, Noise(samples=200), Ladder((fraction,)))
+        assert said == (
+            "The pruned trial was within the noise of those that continued (standard error 0.036, of 200 samples): "
+            f"{MORE_SAMPLES}{later}, or not at all (pruner=None)."
+        )
 
 
 def test_early_stops_are_compared_at_the_same_point_and_of_a_loss_with_the_largest() -> None:
     [loss] = resolve_objectives("loss", None, has_metrics=True)
     complete = [climber(0, 0.5, 0.4, 0.3, 0.2), climber(1, 0.6, 0.3, 0.2, 0.1)]
-    only = "The pruned trial was within the noise of those that continued."
+    said = "The pruned trial was within the noise of those that continued (standard error 0.01, of the learning curves)"
+    only = f"{said}: {MORE_SAMPLES}, or not at all (pruner=None)."
     assert early_stops(loss, [*complete, climber(2, 0.61)], Noise(0.01), None) == [only]
     assert early_stops(loss, [*complete, climber(2, 0.51)], Noise(0.01), None) == [only]  # better than one of them
     assert early_stops(loss, [*complete, climber(2, 0.65)], Noise(0.01), None) == []
@@ -193,3 +214,6 @@ def test_all_trials_best_first_are_those_with_a_result_then_the_others_by_what_t
     ]
     summary = SearchSummary(Known(), records, NoEngine)  # type: ignore[arg-type]
     assert [each.number for each in summary.best_first()] == [4, 1, 3, 0, 2]
+    again = replace(trial(5, 0.1), origin=Replica(1, 1).origin)
+    summary = SearchSummary(Known(), [*records, again], NoEngine)  # type: ignore[arg-type]
+    assert [each.number for each in summary.best_first()] == [4, 1, 5, 3, 0, 2]

@@ -49,8 +49,8 @@ def study(n_trials: int, **limits: Any) -> Study:
         (39, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
         (40, False, Ladder((1 / 6, 1 / 2), 3, complete_first=4, complete_every=8)),
         (99, False, Ladder((1 / 6, 1 / 2), 3, complete_first=4, complete_every=8)),
-        (100, False, Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=24)),
-        (20, True, Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=24)),
+        (100, False, Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)),
+        (20, True, Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)),
     ],
 )
 def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limited: bool, ladder: Ladder) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState as EngineState
 
 from hpsearch.ledger.importances import importances
 from hpsearch.ledger.ledger import REQUEST
-from hpsearch.search.trial import Replica
+from hpsearch.ledger.study_from_records import StudyFromRecords
+from hpsearch.search.metrics.objective import Objective
+from hpsearch.search.store.stored_study import StoredStudy
+from hpsearch.search.trial import Replica, Report, TrialRecord, TrialState
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ def test_importances_rest_on_the_results_or_on_the_reports_where_most_trials_had
             optuna.trial.create_trial(
                 params={"x": number / 11},
                 distributions={"x": optuna.distributions.FloatDistribution(0.0, 1.0)},
-                state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
+                state=EngineState.COMPLETE if is_complete else EngineState.PRUNED,
                 value=float(number) if is_complete else None,
                 intermediate_values={2: 2.0 * number, **({9: float(number)} if is_complete else {})},
             )
@@ -53,3 +58,19 @@ def test_runs_of_a_trial_with_other_seeds_count_as_no_trials() -> None:
 def test_importances_of_too_few_trials_rest_on_none() -> None:
     found = importances(optuna.create_study())
     assert (found, found.trials, found.resource) == ({}, 0, None)
+
+
+def test_runs_of_a_trial_with_other_seeds_count_as_no_trials_in_an_opened_study() -> None:
+    def trial(number: int, of: int | None = None) -> TrialRecord:
+        origin = None if of is None else Replica(of, number).origin
+        reports = (Report((float(number),), 1.0, 4, 1.0, {}, horizon=1.0),)
+        params, values = {"x": (number if of is None else of) / 7}, (float(number),)
+        state = TrialState.COMPLETE
+        return TrialRecord(number, f"run-{number}", state, params, values=values, reports=reports, origin=origin)
+
+    settings = {"study_name": "study", "space": "define-by-run"}
+    objective = Objective(lambda metrics: 0.0, "maximize", "maximize value", "value")
+    study = StoredStudy(Path("study"), settings, (objective,), ())
+    records = [*map(trial, range(5)), *(trial(number, of=4) for number in range(5, 9))]
+    found = StudyFromRecords(study, records).importances()
+    assert (found, found.trials) == ({"x": 1.0}, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hpsearch.search.result.rung_agreements import agreement_sentences
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
-from hpsearch.search.trial import TrialState, Verdict
+from hpsearch.search.trial import Replica, TrialState, Verdict
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
 from tests.support.html_pages import parse_html, text_of
 from tests.support.searching import HearsNotices
@@ -37,6 +38,10 @@ def hedged() -> Rungs:
 def misleading(known: Sequence[TrialRecord], ladder: Ladder = HEDGED) -> dict[float, Agreement]:
     found = rungs(n_trials=60, ladder=ladder).agreements(known)
     return {fraction: each for fraction, each in found.items() if each.misleads}
+
+
+def of_pairs(agreeing: int, pairs: int, trials: int, fraction: float) -> Agreement:
+    return Agreement(agreeing, pairs, trials, (fraction, fraction))
 
 
 def ended(*losses: Sequence[float]) -> list[TrialRecord]:
@@ -167,7 +172,7 @@ def test_trials_that_a_callback_has_ended_early_are_compared_by_what_they_ended_
 
 def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
     assert misleading(AGREEING) == {}
-    assert misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6, 4))
+    assert misleading(MISLEADING) == {each: of_pairs(0, 6, 4, each) for each in HEDGED.fractions}
     assert list(misleading(LATE)) == [1 / 18, 1 / 6]
     assert rungs().agreements(MISLEADING) == {}
     diverged = ended((math.inf, 0.5, 0.5, 0.5), (math.inf, 0.4, 0.4, 0.4))
@@ -200,7 +205,7 @@ def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> Non
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
         notices += at_rungs.changes_of_agreement(known)
     assert notices == [
-        describe(fraction, Agreement(agreeing, 6, 4)) for agreeing in (0, 6) for fraction in HEDGED.fractions[:2]
+        describe(of_pairs(agreeing, 6, 4, fraction)) for agreeing in (0, 6) for fraction in HEDGED.fractions[:2]
     ]
     assert [each.partition("): ")[2] for each in notices[2:]] == ["trials are paused there"] * 2
 
@@ -222,16 +227,36 @@ def test_of_a_stored_study_each_rung_is_described_that_three_complete_trials_wer
         (AGREEING[:2], {}),
         ([trial(number, 0.1, 0.2) for number in range(9)], {}),
     ):
-        said = [describe(fraction, Agreement(*found)) for fraction, found in expected.items()]
+        said = [describe(of_pairs(*found, fraction)) for fraction, found in expected.items()]
         assert agreement_sentences(stored(tmp_path), known) == [f"A{each[1:]}." for each in said]
+
+
+def test_a_further_run_of_a_trial_is_no_pair_of_its_own(tmp_path: Path) -> None:
+    again = [replace(each, number=each.number + 4, origin=Replica(each.number, 1).origin) for each in MISLEADING]
+    assert agreement_sentences(stored(tmp_path), [*AGREEING, *again]) == agreement_sentences(stored(tmp_path), AGREEING)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "named"),
+    [([(4, 10, 18)] * 3, ["22%", "56%"]), ([(4, 10, 18), (5, 10, 18), (4, 10, 18)], ["22% to 28%", "56%"])],
+)
+def test_a_rung_is_named_by_where_trials_are_evaluated_as_in_the_first_lines(
+    tmp_path: Path, epochs: list[tuple[float, ...]], named: list[str]
+) -> None:
+    known = [
+        trial(number, *[number / 10] * 3, state=TrialState.COMPLETE, epochs=each) for number, each in enumerate(epochs)
+    ]
+    said = agreement_sentences(stored(tmp_path), known)
+    assert [each.partition(" of the training ")[0] for each in said] == [f"After {each}" for each in named]
+    first_line = HEDGED.describe([each / 18 for each in epochs[0]])
+    assert first_line.startswith("trials pause after 22% and 56% of their training, ")
 
 
 def test_without_trials_that_run_to_completion_no_sentence_says_that_a_rung_heeds_its_agreement(tmp_path: Path) -> None:
     study = stored(tmp_path, defaults=None)  # of 0.8.0
     said = agreement_sentences(study, MISLEADING)
     assert said[0] == (
-        "After 6% of the training 0 of 6 pairs of trials are in the order of their final values (estimated agreement "
-        "0.39 ± 0.15)."
+        "After 6% of the training 0 of 6 pairs of trials are in their later order (estimated agreement 0.39 ± 0.15)."
     )
     assert len(said) == 3
 
@@ -269,7 +294,7 @@ def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(misled: 
     folder, notices = misled
     said = [each for each in notices if "pairs of trials are in the order" in each]
     assert said == [
-        f"after {share} of the training 0 of 3 pairs of trials are in the order of their final values (estimated "
+        f"after {share} of the training 0 of 3 pairs of trials are in their later order (estimated "
         "agreement 0.47 ± 0.16, at least 0.6 is needed): until that changes, no trial is paused or pruned there"
         for share in ("17%", "50%")
     ]
@@ -283,7 +308,7 @@ def test_the_report_and_show_say_of_all_trials_what_the_search_said_of_those_so_
 ) -> None:
     folder, _ = misled
     sentences = [
-        f"After {share} of the training 0 of 66 pairs of trials are in the order of their final values (estimated "
+        f"After {share} of the training 0 of 66 pairs of trials are in their later order (estimated "
         "agreement 0.15 ± 0.07, at least 0.6 is needed): until that changes, no trial is paused or pruned there."
         for share in ("17%", "50%")
     ]

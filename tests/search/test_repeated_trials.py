@@ -65,6 +65,9 @@ def test_the_best_trials_are_trained_with_further_seeds_and_the_best_has_the_mea
     assert best.chance_of_best is not None
     assert 0 < best.chance_of_best <= 1
     table = best.run_summary.trials_dataframe()
+    assert table["runs"][int(best.run_id)] == len(runs)
+    assert table[best.run_summary.objective.name][int(best.run_id)] == best.objective
+    table = best.run_summary.trials_dataframe(runs=True)
     assert list(table["repeats"].dropna()) == [each.replica.trial for each in replicas(best)]
 
 

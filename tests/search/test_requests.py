@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, SpaceError, StudyError, TrialState, open_study, tune
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.requests.in_effect import InEffect, unfulfilled
 from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.requests.request_file import RequestFile
 from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.study_folder import REQUESTS_FILE
-from hpsearch.search.trial import TrialRecord
+from hpsearch.search.trial import Replica, TrialRecord
 from tests.support.small_trainer import small_trainer
 from tests.support.small_tune import make_trainer
 
+LOSS = resolve_objectives(None, None, has_metrics=False)
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True), "weight_decay": Float(0.0, 0.1)}
 
 
@@ -76,11 +78,28 @@ def test_what_no_search_has_fulfilled_is_left_over() -> None:
         TrialRecord(1, "run-1", TrialState.PAUSED, {}),
         TrialRecord(2, "run-2", TrialState.COMPLETE, {}, origin=requests[1].origin),
     ]
-    assert unfulfilled(requests, records) == [requests[0], requests[3], requests[4]]
+    assert unfulfilled(requests, records, LOSS) == [requests[0], requests[3], requests[4]]
     assert InEffect.of(requests).without_trial({requests[1].id}) == (requests[0],)
     pauses = [request("pause", None, "here"), request("unpause", None, "here"), request("pause", None, "here")]
-    assert [unfulfilled(pauses[:count], records, {"here"}) for count in (1, 2)] == [pauses[:1], []]
-    assert unfulfilled(pauses, records, {"gone"}) == []
+    assert [unfulfilled(pauses[:count], records, LOSS, {"here"}) for count in (1, 2)] == [pauses[:1], []]
+    assert unfulfilled(pauses, records, LOSS, {"gone"}) == []
+
+
+@pytest.mark.parametrize(("values", "is_left"), [([0.5], True), ([0.5, 0.6], True), ([0.5, 0.6, 0.5], False)])
+def test_a_request_to_confirm_is_left_over_until_all_runs_are_done(values: list[float], is_left: bool) -> None:
+    asked = request("confirm", trials=[0], repeats=3)
+    done = [
+        TrialRecord(
+            number,
+            f"run-{number}",
+            TrialState.COMPLETE,
+            {},
+            values=(each,),
+            origin=Replica(0, number).origin if number else None,
+        )
+        for number, each in enumerate(values)
+    ]
+    assert unfulfilled([asked], done, LOSS) == ([asked] if is_left else [])
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,14 @@ class Agreement(NamedTuple):
         pairs: the number of pairs that are tied at neither of the two; of several objectives, those of which one trial
             dominates the other at the rung.
         trials: the number of trials.
+        evaluated: where the rung is for them: the lowest and the highest fraction of the training run at which these
+            trials had their first evaluation at or after the rung.
     """
 
     agreeing: int = 0
     pairs: int = 0
     trials: int = 0
+    evaluated: tuple[float, float] = (0.0, 0.0)
 
     @property
     def share(self) -> float:
@@ -72,27 +75,34 @@ class Agreement(NamedTuple):
         return self.pairs * 9 / (2 * self.trials + 5)
 
 
-def describe(fraction: float, found: Agreement, is_heeded: bool = True) -> str:
-    """Describe the agreement at a rung.
+def describe(found: Agreement, is_heeded: bool = True) -> str:
+    """Describe the agreement at a rung, which is named by where trials are evaluated, as in `Ladder.describe`.
 
     Args:
-        fraction: of the training run, at the rung.
         found: the agreement.
         is_heeded: whether the rung pauses no trial while it misleads.
 
-    >>> describe(1 / 6, Agreement(1, 3, 3)).partition(": ")[2], describe(1 / 6, Agreement(3, 3, 3)).partition(": ")[2]
+    >>> describe(Agreement(1, 3, 3)).partition(": ")[2], describe(Agreement(3, 3, 3)).partition(": ")[2]
     ('until that changes, no trial is paused or pruned there', 'trials are paused there')
-    >>> describe(1 / 2, Agreement(10, 45, 10), is_heeded=False).partition(" (")[2]
+    >>> describe(Agreement(10, 45, 10), is_heeded=False).partition(" (")[2]
     'estimated agreement 0.34 ± 0.10)'
+    >>> describe(Agreement(10, 45, 10, (2 / 9, 2 / 9)))[:26], describe(Agreement(10, 45, 10, (0.2, 0.25)))[:33]
+    ('after 22% of the training ', 'after 20% to 25% of the training ')
     """
     counted = (
-        f"after {fraction:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in the order of "
-        f"their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}"
+        f"after {in_percent(*found.evaluated)} of the training {found.agreeing} of {found.pairs} pairs of trials are "
+        f"in their later order (estimated agreement {found.share:.2f} ± {found.deviation:.2f}"
     )
     if not is_heeded:
         return f"{counted})"
     then = "until that changes, no trial is paused or pruned there" if found.misleads else "trials are paused there"
     return f"{counted}, at least {LEAST} is needed): {then}"
+
+
+def in_percent(low: float, high: float) -> str:
+    """Return a fraction of the training run, or a range of them, in percent."""
+    first, last = f"{low:.0%}", f"{high:.0%}"
+    return first if first == last else f"{first} to {last}"
 
 
 class Compared(NamedTuple):
@@ -116,10 +126,10 @@ def agreement(trials: Sequence[Compared]) -> Agreement:
     are complete, else at the last rung. It agrees if the same trial dominates the other there. With one objective, to
     dominate is to be better.
 
-    >>> agreement([Compared((0.1,), None, (1.0,)), Compared((0.2,), None, (2.0,)), Compared((0.3,), None, (3.0,))])
-    Agreement(agreeing=3, pairs=3, trials=3)
-    >>> agreement([Compared((early,), (1 - early,), None) for early in (0.1, 0.2, 0.3)])
-    Agreement(agreeing=0, pairs=3, trials=3)
+    >>> agreement([Compared((0.1,), None, (1.0,)), Compared((0.2,), None, (2.0,)), Compared((0.3,), None, (3.0,))])[:3]
+    (3, 3, 3)
+    >>> agreement([Compared((early,), (1 - early,), None) for early in (0.1, 0.2, 0.3)])[:3]
+    (0, 3, 3)
     """
     if len(trials) < _FEWEST:
         return Agreement()

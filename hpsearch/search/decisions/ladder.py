@@ -187,7 +187,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
 
 
 _SEVERAL, _MANY, _FEW_EPOCHS = 40, 100, 5
-_EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=24)
+_EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)
 
 
 def _listed(texts: Sequence[str]) -> str:

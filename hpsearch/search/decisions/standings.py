@@ -175,7 +175,10 @@ class Standings:
         records = [each.trial for each in compared]
         known, found = self._agreements.get(level, ([], None))
         if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
+            evaluated = [self._evaluated(level, each.trial) for each in compared]
+            evaluated = evaluated or [(*self._ladder.fractions, 1.0)[level - 1]]
             found = agreement([self._compared(each, level) for each in compared])
+            found = found._replace(evaluated=(min(evaluated), max(evaluated)))
             self._agreements[level] = records, found
         return found
 
@@ -186,6 +189,11 @@ class Standings:
             None if at_last_rung is None else at_last_rung.values,
             self.costs_of_result(standing.trial) if _has_result(standing.trial) else None,
         )
+
+    def _evaluated(self, level: int, trial: TrialRecord) -> float:
+        """Return the fraction of its training run at which a trial came to a level that it was at."""
+        climb = zip(trial.reports, self.climb(trial), strict=True)
+        return next(report.fraction for report, (reached, _) in climb if reached == level)
 
     def agreements(self) -> dict[float, Agreement]:
         """Return the agreement at each rung, by the fraction of the training run."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..decisions.repeats import Confirmation
+from ..decisions.repeats import Confirmation, Repeats
+from ..metrics.objective import Objective
 from ..trial import TrialRecord
 from .request import OF_A_CONFIRMATION, Kind, Request
 
@@ -65,16 +66,20 @@ class InEffect:
 
 
 def unfulfilled(
-    requests: Sequence[Request], records: Sequence[TrialRecord], sessions: Collection[str] = ()
+    requests: Sequence[Request],
+    records: Sequence[TrialRecord],
+    objectives: tuple[Objective, ...],
+    sessions: Collection[str] = (),
 ) -> list[Request]:
     """Return the requests that no search has fulfilled.
 
-    These are requests for trials that have not begun, and about trials that have not ended; and the last request to
-    pause, while the search is paused.
+    These are requests for trials that have not begun, and about trials that have not ended; requests to confirm trials
+    of which one would be trained once more; and the last request to pause, while the search is paused.
 
     Args:
         requests: in the order in which they were made.
         records: the trials of the study.
+        objectives: of the study.
         sessions: those that are at work.
     """
     begun = {str(each.origin["request"]) for each in records if each.origin is not None}
@@ -86,8 +91,14 @@ def unfulfilled(
         for each in requests
         if (each.kind.is_for_new_trial and each.id not in begun)
         or (each.kind in (Kind.STOP, Kind.PROMOTE) and each.trial in open_trials)
+        or (each.kind is Kind.CONFIRM and _is_left(_confirmation(each), records, objectives))
         or each in pauses
     ]
+
+
+def _is_left(asked: Confirmation, records: Sequence[TrialRecord], objectives: tuple[Objective, ...]) -> bool:
+    """Return whether one of the trials would be trained once more."""
+    return Repeats(1, objectives, (asked,)).next(records, more_may_come=False) is not None
 
 
 def _confirmation(request: Request) -> Confirmation:

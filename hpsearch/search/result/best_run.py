@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ...errors import NoCompletedTrialError, StudyError
 from ...system.html_table import html_pairs, html_table
 from ..metrics.objective import MINIMIZE, Objective
-from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
+from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial, without_replicas
 from ..metrics.selection import best_records, ranking
 from ..store.checked_json import printable
 from ..store.held_out_file import read_held_out
@@ -19,14 +19,15 @@ from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
-from ..wording import counted, format_value
+from ..wording import counted, format_chance, format_value
 from .chance_of_best import chance_of_best
-from .dataframe import short_rows, trials_dataframe, trials_markdown
+from .dataframe import ranked_rows, short_rows, trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
 from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
 from .no_best_trial import explain_absence
 from .parameter_importances import Importances
+from .trial_rows import below_their_trials
 
 if TYPE_CHECKING:
     import pandas
@@ -117,10 +118,14 @@ class SearchSummary:
         return ranking(self.records, self.study.objectives)
 
     def best_first(self) -> list[TrialRecord]:
-        """Return all trials: first those of `ranked()`, then the remaining ones by their last value."""
+        """Return all trials: first those of `ranked()`, then the remaining ones by their last value.
+
+        Each further run of a trial, with another seed or on another fold, comes after the trial.
+        """
         ranked = self.ranked()
         numbers = {each.number for each in ranked}
-        return [*ranked, *sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)]
+        others = sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)
+        return below_their_trials([*ranked, *others], lambda record: record)
 
     def _last_cost(self, record: TrialRecord) -> float:
         value = record.reports[-1].value if record.reports else math.nan
@@ -152,17 +157,25 @@ class SearchSummary:
             return []
         return tied_with_best(self.records, self.study.objectives, known_noise(on_disk(self.study), self.records))
 
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds."""
-        return trials_dataframe(self.records, self.study.objectives)
+    def trials_dataframe(self, *, runs: bool = False) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds.
+
+        Where trials were repeated, or cross-validated, an objective is the mean of the trial's runs, beside its
+        standard deviation (``<objective>_std``) and the number of `runs`; epochs and seconds are those of all runs.
+
+        Args:
+            runs: return a row for each training run instead, whose `repeats` is the number of the trial that it
+                repeats.
+        """
+        return trials_dataframe(self.records, self.study.objectives, runs)
 
     def trials_markdown(self, limit: int = 10) -> str:
         """Return the best trials as a Markdown table, for example for a paper."""
         return trials_markdown(self.records, self.study.objectives, limit, self.study.unit)
 
     def count(self, state: TrialState) -> int:
-        """Return the number of trials in `state`."""
-        return sum(record.state is state for record in self.records)
+        """Return the number of trials in `state`; further runs of a trial do not count."""
+        return sum(record.state is state for record in without_replicas(self.records))
 
     def explain_absence(self, call: str = "The same call") -> str:
         """Return why no trial may be the best: the first failure, or the constraint that the closest trial breaks.
@@ -174,12 +187,13 @@ class SearchSummary:
         return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
 
     def __repr__(self) -> str:
-        return f"SearchSummary({self.study.name!r}, {counted(len(self.records), 'trial')})"
+        return f"SearchSummary({self.study.name!r}, {counted(len(without_replicas(self.records)), 'trial')})"
 
     def _repr_html_(self) -> str:
         """Return the ten best trials as a table, for a notebook."""
-        head, *rows = short_rows(self.ranked()[:_ROWS], self.study.objectives, self.study.unit)
-        of = f" ({len(rows)} best of {len(self.records)} trials)" if len(rows) < len(self.records) else ""
+        ranked, count = ranked_rows(self.records, self.study.objectives), len(without_replicas(self.records))
+        head, *rows = short_rows(ranked[:_ROWS], self.study.objectives, self.study.unit)
+        of = f" ({len(rows)} best of {count} trials)" if len(rows) < count else ""
         return html_table(head, rows, printable(f"{self.study.name}: {self.study.description}{of}"))
 
 
@@ -279,7 +293,7 @@ class BestRun(NamedTuple):
             "weights": "not kept" if self.checkpoint is None else printable(str(self.checkpoint)),
         }
         if self.chance_of_best is not None:
-            pairs["chance that it is the best"] = f"{self.chance_of_best:.0%}"
+            pairs["chance that it is the best"] = format_chance(self.chance_of_best)
         return html_pairs(pairs, f"Best trial {self.run_id}")
 
 

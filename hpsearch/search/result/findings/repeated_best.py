@@ -8,6 +8,7 @@ from ...decisions.repeats import Repeats
 from ...metrics.replicas import Runs, runs_of
 from ...metrics.selection import ranking
 from ...trial import TrialRecord, TrialState
+from ...wording import format_chance
 from ..chance_of_best import chance_of_best
 
 _MOST_NAMED = 3
@@ -28,7 +29,7 @@ def repeated_best(records: Sequence[TrialRecord], repeats: Repeats) -> list[str]
     best = found[ranked[0].number]
     sentences = []
     chances = chance_of_best(records, objectives[0]) or {}
-    chance = f"; the chance that it is the best trial is {chances[best.trial.number]:.0%}" if chances else ""
+    chance = f"; the chance that it is the best trial is {format_chance(chances[best.trial.number])}" if chances else ""
     if best.deviation is None and chances:
         sentences.append(
             f"{_short(ranked[0].values[0])} is the value of trial {best.trial.number} on one {kind}, ahead of the "

@@ -177,6 +177,16 @@ def test_the_first_are_drawn_at_random_and_then_most_near_the_best() -> None:
     assert np.median([cost(point, 1.0) for point in chosen]) < min(each.reports[-1][1] for each in known)
 
 
+def test_a_local_optimum_that_is_exhausted_is_left() -> None:
+    near = 0.3 + 0.002 * random().standard_normal((60, 2))
+    tried = [Curve(point, [(1.0, cost(point, 1.0))]) for point in near] + curves(20, (1.0,))
+    assert CurveModel(observe(tried)).improvement(np.full((1, 2), 0.3))[0] < 0.03
+    proposed = (propose(tried, [], np.random.default_rng(seed), first=8) for seed in range(20))
+    chosen = [point for point in proposed if point is not None]  # not drawn at random
+    assert len(chosen) > 10
+    assert np.mean([np.abs(point - 0.3).max() > 0.5 for point in chosen]) > 0.5
+
+
 def test_two_workers_are_not_sent_to_the_same_place() -> None:
     known = curves(30)
     first = propose(known, [], np.random.default_rng(2))

@@ -176,8 +176,13 @@ def test_a_ladder_that_has_no_use_is_said_to_be_left_aside(tmp_path: Path) -> No
     [
         (
             Ladder((1 / 6, 0.9), 3, 2, 3),
-            "the best third is promoted; the first 2 and every 3rd",
+            "the best third is promoted; whatever they report, these run on: the first 2 and every 3rd to completion",
         ),
+        (
+            Ladder((1 / 18, 1 / 2), 3, probe_first=3, complete_every=24),
+            "; whatever they report, these run on: the first 3 to 1/2, every 24th to completion",
+        ),
+        (Ladder((1 / 2,), 3, probe_first=3), "and the best third is promoted"),  # there is no earlier rung
         (Ladder((0.25,), 5), "1/4 of their training, and the best of 5 is promoted"),
     ],
 )
@@ -194,7 +199,7 @@ def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
 
 
 def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
-    by_half = "trials pause after 17% and 50% of their training, and the best half is promoted; the first one and"
+    by_half = "trials pause after 17% and 50% of their training, and the best half is promoted; whatever they report"
     by_third = "trials pause after 17% and 50% of their training, and the best third is promoted"
     assert any(each.startswith(by_half) for each in told(tmp_path, 4))
     assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))
@@ -222,6 +227,7 @@ def test_a_ladder_of_the_user_takes_the_place_of_the_default_also_of_one_that_wa
         ({"fractions": 0.5}, "must ascend"),
         ({"fractions": (0.5,), "reduction_factor": 1.5}, "whole number of at least 2"),
         ({"fractions": (0.5,), "complete_every": -8}, "whole number of at least 0"),
+        ({"fractions": (0.5,), "probe_first": -1}, "probe_first of a Ladder must be a whole number of at least 0"),
     ],
 )
 def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
@@ -238,6 +244,7 @@ def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
         ({"fractions": ["half"]}, "number"),
         ({"reduction_factor": 1}, "reduction_factor of a Ladder must be .* at least 2, but got 1"),
         ({"complete_first": -1}, "at least 0, but is -1"),
+        ({"probe_first": -1}, "at least 0, but is -1"),
         ({"reduction_factor": None}, "must be a number, but is None"),
     ],
 )

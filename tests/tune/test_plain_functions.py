@@ -432,7 +432,7 @@ def test_a_save_that_fails_leaves_the_last_checkpoint() -> None:
     assert seen[-1] == ["whole"]
 
 
-def test_an_interrupted_trial_resumes_from_its_checkpoint() -> None:
+def test_ctrl_c_lets_a_function_that_saves_complete_its_step_and_the_trial_resumes_after_it() -> None:
     loop = Loop()
 
     def interrupted(trial: FunctionTrial) -> None:
@@ -456,7 +456,7 @@ def test_an_interrupted_trial_resumes_from_its_checkpoint() -> None:
     with pytest.raises(hpsearch.SearchInterrupted):
         search(interrupted, {"x": Float(-3.0, 3.0)}, max_resource=STEPS, n_trials=3, pruner=None)
     best = search(interrupted, max_resource=STEPS, n_trials=3, pruner=None)
-    assert loop.calls == [(0, 0), (0, 0), (1, 0), (1, 3), (2, 0)]
+    assert loop.calls == [(0, 0), (0, 0), (1, 0), (1, 4), (2, 0)]
     assert [len(record.reports) for record in best.run_summary.records] == [STEPS] * 3
 
 

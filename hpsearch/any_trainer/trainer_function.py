@@ -31,7 +31,7 @@ from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
-from ..training.callbacks import ExportableState
+from ..training.callbacks import ExportableState, check_early_stopping
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
@@ -346,6 +346,7 @@ class TrainerFunction:
                 f"make_trainer(trial) made a trainer with {name}, which spreads its model over processes; to search "
                 "that needs hpsearch.Trainer."
             )
+        check_early_stopping(made.callback_handler.callbacks, args)
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
         others = {"trainer": made, "args": args, **{f"callback {type(each).__name__}": each for each in keeps_state}}
         self._earlier_parts.check("make_trainer", made.model, others)

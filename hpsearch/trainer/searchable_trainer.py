@@ -26,7 +26,13 @@ from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
-from ..training.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback, is_of_package
+from ..training.callbacks import (
+    EarlyStoppingCallback,
+    ExportableState,
+    TrainerCallback,
+    check_early_stopping,
+    is_of_package,
+)
 from ..training.checkpoints import STATE_FILE
 from ..training.data import select_samples
 from ..training.model_init import takes_trial
@@ -129,9 +135,10 @@ class SearchableTrainer:
         """Check that the trainer has what a search needs.
 
         Raises:
-            StudyError: it has not.
+            StudyError, ArgumentError: it has not.
         """
         check_trainer(self.trainer, folds is not None)
+        check_early_stopping(self.trainer.callbacks, self.args)
         if folds is not None:
             self._first_fold = folds[0]
             evaluation = select_samples(self.trainer.train_dataset, folds[0].evaluation)

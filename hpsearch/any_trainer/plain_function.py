@@ -74,7 +74,8 @@ class PlainFunction:
         found, now = [], self.args.max_resource
         before = now if self.earlier is None else self.earlier.max_resource
         if not self.args.reports:
-            found.append(f"{self.user_code} reports nothing while it runs: every trial runs to completion")
+            nothing = "reports nothing while it runs, so no trial can be pruned"
+            found.append(f"{self.user_code} {nothing}; trial.report would allow it")
         if None not in (before, now) and before != now:
             found.append(
                 f"max_resource was {before} in the last session and is {now} now: rungs compare earlier and new trials "

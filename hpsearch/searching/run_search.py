@@ -300,8 +300,9 @@ class Search:
             session.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, session.records.records, notes)
+        is_shown = type(self.listener) is not SearchListener  # else it is in the log alone, which prints warnings
         for notice in self.notices:
-            logger.warning(notice)
+            logger.log(logging.INFO if is_shown else logging.WARNING, notice)
             self.listener.on_notice(notice)
 
     def _run_trials(self, session: SearchSession) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
@@ -45,6 +46,7 @@ class PlainFunction:
     sets_arguments_by_name = False  # what decides when it reports is its own
     writes_its_checkpoints = True
     suggested_names: Sequence[str] = ()
+    names: Mapping[str, str] = MappingProxyType({})
     data_to_split: None = None
     has_own_data = True
     cannot_extend: str | None = "the function sets the length of a trial"

@@ -263,7 +263,8 @@ class Search:
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
         functions = {**self.recipe.functions(), **self.study.functions()}
-        environment = describe_environment(self.recipe.args, self.recipe.data(), functions, self.study.processes)
+        recipe, processes = self.recipe, self.study.processes
+        environment = describe_environment(recipe.args, recipe.data(), functions, processes, recipe.names)
         with folder.locked():
             records = folder.open()
             for record in records:

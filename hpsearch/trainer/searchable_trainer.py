@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,6 +84,7 @@ class SearchableTrainer:
     writes_its_checkpoints = False
     has_own_data = False
     notices: Sequence[str] = ()
+    names: Mapping[str, str] = MappingProxyType({})
     suggested_names: Sequence[str] = ()
 
     def __init__(self, trainer: Trainer) -> None:

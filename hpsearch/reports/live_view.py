@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -105,11 +106,14 @@ class LiveView(LineView):
 
 def progress_in_words(state: SearchState, now: float) -> tuple[float, str]:
     """Return which fraction of a search is done, and in words the trials, the time so far, and the time left."""
-    fraction, left = state.estimate(now)
+    fraction, left, is_at_most = state.estimate(now)
     paused = len(state.paused)
     told = [f"{fraction:.0%}", f"trials {state.progress_in_words()}", f"{paused} paused" if paused else ""]
     is_known = left is not None and fraction >= _LEAST_TO_ESTIMATE and left > 0
-    told += [format_clock(now - state.begin), f"about {format_duration(left)} left" if is_known and left else ""]
+    told += [
+        format_clock(now - state.begin),
+        f"{'at most' if is_at_most else 'about'} {format_duration(left)} left" if is_known and left else "",
+    ]
     return fraction, ", ".join(each for each in told if each)
 
 
@@ -147,8 +151,8 @@ def _spinner(now: float) -> str:
     return _SPINNER[int(now * _TURNS_PER_SECOND) % len(_SPINNER)]
 
 
-def _below(parameters: str) -> Text:
-    return Text(f"  {parameters}", style="dim", overflow="ellipsis", no_wrap=True)
+def _below(parameters: str) -> Padding:
+    return Padding(Text(parameters, style="dim", overflow="fold"), (0, 0, 0, 2))
 
 
 def parameters_in_words(trial: Trial) -> str:

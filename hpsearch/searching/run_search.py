@@ -41,7 +41,7 @@ from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
 from ..search.trial import TrialRecord
-from ..system.ctrl_c import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption, ignoring_ctrl_c
 from ..system.interruption import Interruption, finishing_at_ctrl_c, noticing_signals, own_command, set_exit_code
 from ..system.json_types import JsonObject
 from ..training.randomness import preserved_streams
@@ -317,7 +317,8 @@ class Search:
         except KeyboardInterrupt:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption) from None
         finally:
-            self.listener.on_search_end(session.study, session.records.records)
+            with ignoring_ctrl_c():  # the trials are recorded: all that is left is to say so
+                self.listener.on_search_end(session.study, session.records.records)
         if session.interruption.signal:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption)
 

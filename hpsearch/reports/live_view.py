@@ -173,7 +173,7 @@ def _below(parameters: str, width: int, most: int) -> Text:
 
 
 def _wrapped(parameters: str, width: int, most: int) -> list[str]:
-    """Return parameters in at most so many lines, of which the last one ends with "…" if they do not fit."""
+    """Return parameters in at most `most` lines, of which the last one ends with "…" if they do not fit."""
     return textwrap.wrap(parameters, max(width, 2), max_lines=most, placeholder="…", break_on_hyphens=False)
 
 

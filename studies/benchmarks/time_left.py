@@ -11,7 +11,7 @@ of a few steps more, and the first step of all takes longer, as a compilation do
 Measured is the error of the time left, relative to the true one, at each hundredth of the search from a quarter of it
 until 95 %. Of all seeds and moments, the median, the 90 % quantile and the worst are printed, and the fraction within
 30 %; then the median of the search with the largest one, the median of the signed error, and the fraction that is too
-low by more than 10 %. Of median pruning, the view says "at most", as nobody knows which trials it will end.
+low by more than 10 %. With median pruning, the view says "at most", as the trials that it will end are not known.
 
 With `--real`, `studies.digits` is searched a few times in place of that. The clock is the CPU time of this process, so
 that what else the machine does is left out; the live view has the time of day.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hpsearch import TrialRecord, TrialState
+from hpsearch.reports.line_view import LineView
 from hpsearch.reports.search_progress import NO_OUTLOOK, Outlook, Remaining, SearchProgress, remaining_cost
 from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.decisions.repeats import Repeats
 from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.rendering import make_study, record, report
+from tests.support.searching import RATE
+from tests.support.small_trainer import small_trainer
 
 LADDER = Ladder((0.25, 0.5), 2)
 COMPLETE, PAUSED, PRUNED = TrialState.COMPLETE, TrialState.PAUSED, TrialState.PRUNED
@@ -198,3 +204,26 @@ def test_a_trial_that_has_lost_its_worker_has_not_trained_twice() -> None:
     for at, fraction in ((0.0, 0.1), (50.0, 0.6), (60.0, 0.2), (70.0, 0.3)):
         progress.step(0, fraction, at)
     assert progress.estimate(70.0).seconds_left == pytest.approx(70.0)
+
+
+class Watching(LineView):
+    """Notes whether a pruner may end trials, and prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO()))
+        self.may_prune: bool | None = None
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        super().on_trial_end(record)
+        self.may_prune = self.state.progress.may_prune
+
+
+@pytest.mark.parametrize(
+    ("options", "may_prune"), [({"pruner": "median"}, True), ({"pruner": None}, False), ({}, False)], ids=str
+)
+def test_a_search_knows_whether_a_pruner_may_end_trials(
+    tmp_path: Path, options: dict[str, Any], may_prune: bool
+) -> None:
+    view, trainer = Watching(), small_trainer(tmp_path, num_train_epochs=4)
+    trainer.hyperparameter_search(RATE, "loss", 4, storage="journal", progress=view, **options)
+    assert view.may_prune == may_prune

@@ -205,6 +205,10 @@ class SearchInterrupted(KeyboardInterrupt):
     def __str__(self) -> str:
         return super().__str__() + (f"\nTo continue: {self.command}" if self.command else "")
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython, and so a notebook, shows of the error in place of a traceback."""
+        return str(self).splitlines()
+
 
 def described_value(value: object) -> str:
     """Return a value in a few words: of an array its shape, of a long text its beginning.

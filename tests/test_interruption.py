@@ -1,10 +1,11 @@
-"""SIGTERM and SIGUSR1 while a search runs: noticed, passed on, and undone afterwards."""
+"""Ctrl-C, SIGTERM and SIGUSR1 while a search runs: noticed, passed on, and undone afterwards."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import pickle
+import queue
 import shlex
 import signal
 import sys
@@ -17,7 +18,14 @@ import pytest
 
 from hpsearch import SearchInterrupted
 from hpsearch.search.process_group import OneProcess
-from hpsearch.system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from hpsearch.system.ctrl_c import ctrl_c_as_interruption
+from hpsearch.system.interruption import (
+    Interruption,
+    finishing_at_ctrl_c,
+    noticing_signals,
+    own_command,
+    set_exit_code,
+)
 from hpsearch.trial.agreed_interruption import AgreedInterruption
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
@@ -178,6 +186,110 @@ def test_a_second_signal_ends_the_process_and_a_forked_child_is_ended_by_the_fir
         signal.signal(number, earlier)
 
 
+class AwaitsCtrlC:
+    """A block of a search in which a trial trains, and what it has announced."""
+
+    def __init__(self, clock: Clock, is_awaited: bool = True) -> None:
+        self.interruption = Interruption(clock)
+        self.interruption.is_awaited = is_awaited
+        self.announced: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.block = finishing_at_ctrl_c(self.interruption, self.announced.put, clock)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[Any], None]]:
+    """Sets the program's own handler of Ctrl-C, for the time of the test."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler) and None
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_at_once(clock: Clock) -> None:
+    search, before = AwaitsCtrlC(clock), signal.getsignal(signal.SIGINT)
+    with search.block:
+        with ctrl_c_as_interruption():
+            press()
+        assert search.interruption.signal == signal.SIGINT
+        assert search.interruption.reason == "interrupted by the user"
+        assert search.announced.get(timeout=60).endswith("Ctrl-C again ends at once")
+        with pytest.raises(ZeroDivisionError), ctrl_c_as_interruption():  # the press that was noted makes nothing of it
+            1 // 0  # noqa: B018
+        with pytest.raises(KeyboardInterrupt):
+            press()
+    assert search.announced.empty()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_ends_at_once_while_there_is_nothing_to_lose(clock: Clock) -> None:
+    search = AwaitsCtrlC(clock, is_awaited=False)
+    with search.block, pytest.raises(KeyboardInterrupt):
+        press()
+    assert search.interruption.signal == 0
+
+
+def test_ctrl_c_after_a_signal_ends_at_once(clock: Clock) -> None:
+    search = AwaitsCtrlC(clock)
+    search.interruption.note(signal.SIGTERM)
+    with search.block, pytest.raises(KeyboardInterrupt):
+        press()
+    assert search.interruption.reason == "interrupted by SIGTERM"
+
+
+def test_a_launcher_passes_on_the_ctrl_c_that_its_processes_have_received_and_both_are_one(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    search = AwaitsCtrlC(clock)
+    with search.block:
+        press()
+        search.interruption.is_awaited = False  # the trial has left
+        press()
+        clock.now += 6
+        with pytest.raises(KeyboardInterrupt):
+            press()
+
+
+def test_what_the_programs_handler_of_ctrl_c_raises_waits_for_the_end_of_the_search(
+    clock: Clock, ctrl_c: Callable[[Any], None]
+) -> None:
+    ctrl_c(lambda *_: sys.exit(3))
+    search = AwaitsCtrlC(clock)
+    with search.block:
+        press()
+    assert search.interruption.signal == signal.SIGINT
+    assert isinstance(search.interruption.error, SystemExit)
+
+
+def test_a_handler_of_ctrl_c_that_lets_the_program_continue_does_so(
+    clock: Clock, ctrl_c: Callable[[Any], None], called: list[int]
+) -> None:
+    ctrl_c(lambda number, frame: called.append(number))
+    search = AwaitsCtrlC(clock)
+    with search.block:
+        press()
+    assert (called, search.interruption.signal) == ([signal.SIGINT], 0)
+
+
+@pytest.mark.parametrize("first", [0, signal.SIGUSR1])
+def test_a_search_in_other_processes_waits_for_their_checkpoints_until_ctrl_c_comes_again(
+    first: int, clock: Clock
+) -> None:
+    interruption = Interruption(clock)
+    if first:
+        interruption.note(first)
+    else:
+        interruption.press()
+        clock.now += 1e6
+    assert not interruption.is_overdue
+    interruption.press()
+    assert interruption.is_overdue
+    assert interruption.signal == (first or signal.SIGINT)
+
+
 class Two:
     """Two processes of a trial, of which the other one gives what a script says; counts the all-reduces."""
 
@@ -225,34 +337,73 @@ def test_one_process_sees_its_signal_at_the_next_step() -> None:
     assert agreed.reason == "interrupted by SIGTERM"
 
 
+ENDED = SearchInterrupted("Ended.", command="python a.py")
+
+
+def show(error: BaseException) -> int | str | None:
+    """Let the hook show an error that nothing has caught; return the exit code that it demands."""
+    set_exit_code()
+    set_exit_code()
+    try:
+        sys.excepthook(type(error), error, None)
+    except SystemExit as ended:
+        return ended.code
+    return None
+
+
 @pytest.mark.parametrize(
     ("error", "code", "shown"),
     [
-        (
-            SearchInterrupted("Ended.", signal=signal.SIGTERM, command="python a.py"),
-            143,
-            "Ended.\nTo continue: python a.py\n",
-        ),
+        (ENDED, 130, "Ended.\nTo continue: python a.py\n"),
+        (SearchInterrupted("Ended.", signal=signal.SIGTERM), 143, "Ended.\n"),
         (SearchInterrupted("Ended.", signal=signal.SIGUSR1), 138, "Ended.\n"),
-        (SearchInterrupted("Ended."), 130, "earlier hook\n"),
-        (ValueError("x"), None, "earlier hook\n"),
+        (ValueError("x"), None, "ValueError: x\n"),
+        (KeyboardInterrupt(), None, "KeyboardInterrupt\n"),
     ],
 )
-def test_the_program_exits_with_the_code_of_the_signal_and_other_errors_are_shown_as_before(
+def test_an_interruption_is_shown_without_a_traceback_and_gives_the_exit_code(
     error: BaseException, code: int | None, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(sys, "excepthook", lambda *_: sys.stderr.write("earlier hook\n"))
-    set_exit_code()
-    set_exit_code()
-    ended: SystemExit | None = None
-    try:
-        sys.excepthook(type(error), error, None)
-    except SystemExit as exit_:
-        ended = exit_
-    assert (None if ended is None else ended.code) == code
+    forget_notebooks(monkeypatch)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    assert show(error) == code
     assert capsys.readouterr().err == shown
     if isinstance(error, SearchInterrupted):
         assert pickle.loads(pickle.dumps(error)).exit_code == error.exit_code
+
+
+@pytest.mark.parametrize("error", [ENDED, ValueError("x")])
+def test_a_hook_of_the_program_or_of_a_debugger_shows_an_interruption_as_any_other_error(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    forget_notebooks(monkeypatch)
+    hooked: list[object] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *event: hooked.append(event))
+    assert show(error) == (130 if error is ENDED else None)
+    assert hooked == [(type(error), error, None)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("module", ["torch.distributed.distributed_c10d", "ray._private.worker"])
+def test_the_hook_of_a_library_that_trials_run_with_does_not_bring_the_traceback_back(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    forget_notebooks(monkeypatch)
+
+    def hook(*event: object) -> None:
+        raise AssertionError
+
+    hook.__module__ = module
+    monkeypatch.setattr(sys, "excepthook", hook)
+    assert show(ENDED) == 130
+    assert capsys.readouterr().err == "Ended.\nTo continue: python a.py\n"
+
+
+def test_a_console_shows_the_message_and_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    assert show(ENDED) is None
+    assert capsys.readouterr().err == "Ended.\nTo continue: python a.py\n"
 
 
 def forget_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:

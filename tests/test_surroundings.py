@@ -15,17 +15,19 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_the_first_ctrl_c_acts_and_the_second_is_an_error_wherever_they_come() -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_first_few_times_ctrl_c_acts_and_then_it_is_an_error_wherever_it_comes(times: int) -> None:
     acts: list[int] = []
     before = signal.getsignal(signal.SIGINT)
-    with at_ctrl_c(lambda: acts.append(1)):
-        with ctrl_c_as_interruption():
-            press()
+    with at_ctrl_c(lambda: acts.append(1), times):
+        for _ in range(times):
+            with ctrl_c_as_interruption():
+                press()
         with pytest.raises(KeyboardInterrupt):
             press()
         with ctrl_c_as_interruption(), pytest.raises(KeyboardInterrupt):
             press()
-    assert acts == [1]
+    assert len(acts) == times
     assert signal.getsignal(signal.SIGINT) is before
 
 

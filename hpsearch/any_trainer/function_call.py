@@ -219,6 +219,8 @@ class FunctionCall:
             self._note_in_checkpoint(Path(partial))
         self._saved_at = step
         reporting.on_save(*self._event)
+        if self.args.reads_checkpoint:  # it has saved once, so it will again, after its next report
+            reporting.on_step_begin(*self._event)
 
     def evaluate(self, eval_dataset: object = None) -> dict[str, float]:
         """Return the last report: a function evaluates itself."""

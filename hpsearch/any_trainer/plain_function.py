@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
@@ -45,6 +46,7 @@ class PlainFunction:
     sets_arguments_by_name = False  # what decides when it reports is its own
     writes_its_checkpoints = True
     suggested_names: Sequence[str] = ()
+    names: Mapping[str, str] = MappingProxyType({})
     data_to_split: None = None
     has_own_data = True
     cannot_extend: str | None = "the function sets the length of a trial"
@@ -74,7 +76,8 @@ class PlainFunction:
         found, now = [], self.args.max_resource
         before = now if self.earlier is None else self.earlier.max_resource
         if not self.args.reports:
-            found.append(f"{self.user_code} reports nothing while it runs: every trial runs to completion")
+            nothing = "reports nothing while it runs, so no trial can be pruned"
+            found.append(f"{self.user_code} {nothing}; trial.report would allow it")
         if None not in (before, now) and before != now:
             found.append(
                 f"max_resource was {before} in the last session and is {now} now: rungs compare earlier and new trials "

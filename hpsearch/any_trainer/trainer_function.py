@@ -6,8 +6,9 @@ import contextlib
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..search.metrics.known_trainers import is_rewarded
 from ..search.result.best_run import BestRun
 from ..search.space.parameters import Params
 from ..search.space.read_parameters import check_read
-from ..search.store.provenance import fingerprint
+from ..search.store.provenance import MODEL, fingerprint, names_of
 from ..search.study import SEEDS_IN_ALL, SpaceLike, as_space, known_space
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import FixedTrial, Trial, TrialRecord
@@ -31,7 +32,7 @@ from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
-from ..training.callbacks import ExportableState
+from ..training.callbacks import ExportableState, check_early_stopping
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
@@ -55,6 +56,7 @@ class TrainerFunction:
     has_fixed_model = False
     writes_its_checkpoints = False
     notices: Sequence[str] = ()
+    names: Mapping[str, str] = MappingProxyType({})
     # Until `prepare` has made something.
     args: Any = None
     evaluation = Evaluation(1, False)
@@ -290,6 +292,7 @@ class TrainerFunction:
             self.cannot_pause = why_inexact(made)
             self.training_samples = _samples(made)
             self.sets_arguments_by_name = all(hasattr(args, name) for name in self.suggested_names)
+            self.names = {**names_of(named), MODEL: _name_of_model(made.model, trial.params.values_by_name.values())}
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             self._made_class = type(made)
@@ -346,10 +349,18 @@ class TrainerFunction:
                 f"make_trainer(trial) made a trainer with {name}, which spreads its model over processes; to search "
                 "that needs hpsearch.Trainer."
             )
+        check_early_stopping(made.callback_handler.callbacks, args)
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
         others = {"trainer": made, "args": args, **{f"callback {type(each).__name__}": each for each in keeps_state}}
         self._earlier_parts.check("make_trainer", made.model, others)
         return made
+
+
+def _name_of_model(model: object, searched: Collection[object]) -> str:
+    """Return the class of a model, and where its weights are from, unless a parameter of the trial says that."""
+    core: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    kind, name = type(core).__name__, getattr(getattr(core, "config", None), "_name_or_path", None)
+    return f"{name} ({kind})" if name and name not in searched else kind
 
 
 def _is_ours(made: object) -> bool:

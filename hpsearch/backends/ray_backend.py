@@ -282,12 +282,12 @@ class RayBackend(Backend):
         try:
             with (
                 quiet_tune(min(self._slots(), _MOST_PENDING)) as put_back_signals,
-                at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())),
+                at_ctrl_c(dispatch.take_ctrl_c, times=2),
             ):
                 self._tuner(study, folders, dispatch, tune_folder, put_back_signals).fit()
             if not dispatch.is_over:
                 dispatch.end_with(KeyboardInterrupt())
-        except BaseException as error:  # Tune's own, or a second Ctrl-C
+        except BaseException as error:  # Tune's own, or a third Ctrl-C
             dispatch.end_with(error)
         finally:
             try:

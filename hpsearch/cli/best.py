@@ -21,7 +21,7 @@ from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
-from ..search.wording import counted, format_value
+from ..search.wording import counted, format_value, metric_label
 from ..searching.opened_study import open_study
 from ..system.files import whole_folder, write_json
 from ..system.json_types import JsonObject
@@ -123,7 +123,8 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
 
 def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     named = zip(summary.study.objectives, record.values, strict=False)
-    values = ", ".join(f"{objective.name} {format_value(value)}" for objective, value in named)
+    unit = summary.study.unit
+    values = ", ".join(f"{metric_label(objective.name, unit)} {format_value(value)}" for objective, value in named)
     values = f"{values or 'no result'}{_place_among_runs(record, summary)}"
     missing = (
         "none, as each fold has its own; refit=True trains on all data" if summary.study.fold_count else "not kept"

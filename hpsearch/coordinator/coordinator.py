@@ -129,6 +129,16 @@ class Coordinator:
         """End the search with an error, unless another one has ended it before."""
         self.error = self.error or error
 
+    def take_ctrl_c(self) -> None:
+        """Take Ctrl-C in a search whose trials run in other processes: the first time, they finish their steps.
+
+        Not those of a function that does not resume: they have nothing to save.
+        """
+        if self._session.resumes_trials:
+            self.interruption.press()
+        else:
+            self.end_with(KeyboardInterrupt())
+
     def announce(self, notice: str) -> None:
         """Show a notice about the search while it runs."""
         self._session.announce(notice)

@@ -97,6 +97,11 @@ class SearchSession:
         """Show a notice about the search while it runs, such as the reason for an early end."""
         self.listener.on_notice(notice)
 
+    @property
+    def resumes_trials(self) -> bool:
+        """Whether an interrupted trial resumes: always, but for a function that does not read its checkpoint."""
+        return not (self._trainer.writes_its_checkpoints and self._trainer.cannot_pause is not None)
+
     def follow_requests(self) -> InEffect:
         """Return the requests that are in effect; another total of trials, or time limit, applies from now on."""
         requested = self.requests.now()

@@ -22,6 +22,9 @@ An executor drives a `Coordinator` from one thread, until it is over or an error
     if coordinator.error is not None:
         raise coordinator.error
 
+Where trials run in other processes, Ctrl-C calls `coordinator.take_ctrl_c` (`at_ctrl_c`), which notes it as a signal.
+In this process, `finishing_at_ctrl_c` does so while a trial trains.
+
 To train is one call: `LocalTrials.train` in the process and thread of the coordinator (its reporter calls the
 coordinator), or `train_remotely` elsewhere, whose `Line` brings messages to the coordinator and answers back. Both take
 an `Assignment` (`trial/assignment.py`), return an `Ended` (`trial/ending.py`), and decide what an error makes of the

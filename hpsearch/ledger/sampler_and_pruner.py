@@ -162,7 +162,7 @@ class Choices:
         """Describe the sampler, the pruner and the terminator for the user."""
         is_by_seconds = self.study.costs_in_seconds and isinstance(sampler, CurveSampler)
         return [
-            _described_sampler(sampler, self.study),
+            f"{_described_sampler(sampler, self.study)}{self._why_no_curves}",
             *([_BY_SECONDS] if is_by_seconds else []),
             self._described_pruner(),
             *([] if self.given.terminator is None else [self._described_terminator()]),
@@ -190,6 +190,13 @@ class Choices:
         """Whether the Gaussian process proposes parameters although every trial runs to completion."""
         may_model = self.defaults.models_in_full and not self.given.is_scheduled
         return may_model and isinstance(self.pruner, NopPruner)
+
+    @property
+    def _why_no_curves(self) -> str:
+        """Why TPE proposes parameters although no sampler is given; empty where it does not."""
+        if self.given.sampler is not None or self._may_model or self.cannot_pause is None:
+            return ""
+        return ", as the default one needs trials that pause at rungs or run to completion"
 
     def _described_terminator(self) -> str:
         if self.given.is_default_terminator and self.prunes_by_rungs:

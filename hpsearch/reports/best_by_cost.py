@@ -9,6 +9,7 @@ import numpy as np
 
 from ..search.result.best_run import SearchSummary
 from ..search.trial import Span, TrialRecord
+from ..search.wording import metric_label
 
 
 class Improvement(NamedTuple):
@@ -97,6 +98,11 @@ def _merged(spans: Sequence[Span]) -> list[tuple[float, float]]:
         else:
             merged.append((span.begin, span.end))
     return merged
+
+
+def label(summary: SearchSummary) -> str:
+    """Return the name of the objective, or the first of several, for readers."""
+    return metric_label(summary.objective.name, summary.study.unit)
 
 
 def resource_unit(summary: SearchSummary) -> str:

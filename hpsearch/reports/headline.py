@@ -19,7 +19,7 @@ from ..search.result.noise import Noise
 from ..search.space.initial_trials import DEFAULTS, resolve_start
 from ..search.space.search_space import SearchSpace
 from ..search.trial import TrialRecord
-from ..search.wording import counted, format_chance, format_value
+from ..search.wording import counted, format_chance, format_value, metric_label
 from .tables import effort_in_words, held_out_in_words, saved_fraction
 
 
@@ -173,7 +173,7 @@ def tiles(summary: SearchSummary, shown: Headline) -> list[Tile]:
 
 
 def _best_tile(summary: SearchSummary, shown: Headline) -> Tile:
-    name = summary.objective.name
+    name = metric_label(summary.objective.name, summary.study.unit)
     if shown.best is not None:
         about = f"Of trial {shown.trial} (scope {summary.study.scope})."
         return Tile(f"Best {name}", format_value(shown.best), (about,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,8 @@ _LONGEST_CURVE = 24
 _SPINNER, _TURNS_PER_SECOND = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 4
 # Before this fraction of a search, the time left is a guess.
 _LEAST_TO_ESTIMATE = 0.05
+# The characters of a trial's number, its steps and its value, with the spaces between the columns.
+_BESIDE = 30
 
 
 class LiveView(LineView):
@@ -81,11 +84,13 @@ class LiveView(LineView):
             lines.append(Text(f"{_spinner(now)} preparing the first trial {format_clock(now - self._since)}"))
         if len(running) == 1:
             lines += [
-                _lines(state, shown, bar, curve, now, with_parameters=False),
-                _below(parameters_in_words(running[0].trial)),
+                _lines(state, shown, bar, curve, now),
+                _below(parameters_in_words(running[0].trial), width, max(1, room - 1)),
             ]
         elif running:
-            lines.append(_lines(state, shown, bar, curve, now, with_parameters=True))
+            beside = width - bar - curve - _BESIDE
+            most = room // len(running)
+            lines.append(_lines(state, shown, bar, curve, now, beside=beside, most=most))
         if len(running) > len(shown):
             quiet = sum(each.is_quiet(now) for each in running if each.trial.number not in self._shown)
             without_news = f", {quiet} of them without news for two minutes" if quiet else ""
@@ -105,18 +110,30 @@ class LiveView(LineView):
 
 def progress_in_words(state: SearchState, now: float) -> tuple[float, str]:
     """Return which fraction of a search is done, and in words the trials, the time so far, and the time left."""
-    fraction, left = state.estimate(now)
+    fraction, left, is_at_most = state.estimate(now)
     paused = len(state.paused)
     told = [f"{fraction:.0%}", f"trials {state.progress_in_words()}", f"{paused} paused" if paused else ""]
     is_known = left is not None and fraction >= _LEAST_TO_ESTIMATE and left > 0
-    told += [format_clock(now - state.begin), f"about {format_duration(left)} left" if is_known and left else ""]
+    told += [
+        format_clock(now - state.begin),
+        f"{'at most' if is_at_most else 'about'} {format_duration(left)} left" if is_known and left else "",
+    ]
     return fraction, ", ".join(each for each in told if each)
 
 
 def _lines(
-    state: SearchState, shown: Sequence[RunningTrial], bar: int, curve: int, now: float, with_parameters: bool
+    state: SearchState,
+    shown: Sequence[RunningTrial],
+    bar: int,
+    curve: int,
+    now: float,
+    beside: int = 0,
+    most: int = 0,
 ) -> Table:
-    """Return a line for each running trial; what does not fit of its parameters is cut off."""
+    """Return a line for each running trial; its parameters take `beside` characters in `most` lines, if there are any.
+
+    With one line, what does not fit of them is cut off.
+    """
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(width=bar)
@@ -133,7 +150,7 @@ def _lines(
             f"{each.step}/{steps}" if steps else f"step {each.step}" if each.step else starting_in_words(each, now),
             state.scale.sparkline([report.value for report in reports][-curve:]),
             ", ".join(format_value(value) for value in reports[-1].values) if reports else "",
-            Text(told + parameters_in_words(each.trial) if with_parameters else told),
+            Text(told + _in_lines(parameters_in_words(each.trial), beside, most) if beside else told),
         )
     return grid
 
@@ -147,8 +164,17 @@ def _spinner(now: float) -> str:
     return _SPINNER[int(now * _TURNS_PER_SECOND) % len(_SPINNER)]
 
 
-def _below(parameters: str) -> Text:
-    return Text(f"  {parameters}", style="dim", overflow="ellipsis", no_wrap=True)
+def _in_lines(parameters: str, width: int, most: int) -> str:
+    return parameters if most < 2 else "\n".join(_wrapped(parameters, width, most))
+
+
+def _below(parameters: str, width: int, most: int) -> Text:
+    return Text("\n".join(f"  {each}" for each in _wrapped(parameters, width - 2, most)), style="dim")
+
+
+def _wrapped(parameters: str, width: int, most: int) -> list[str]:
+    """Return parameters in at most `most` lines, of which the last one ends with "…" if they do not fit."""
+    return textwrap.wrap(parameters, max(width, 2), max_lines=most, placeholder="…", break_on_hyphens=False)
 
 
 def parameters_in_words(trial: Trial) -> str:

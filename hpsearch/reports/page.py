@@ -28,7 +28,7 @@ from ..search.trial import TrialState
 from ..search.wording import format_value
 from ..system.files import write_text
 from ..version import __version__
-from .best_by_cost import resource_unit
+from .best_by_cost import label, resource_unit
 from .commands_to_repeat import how_to_repeat
 from .earlier_heading import NOTE, STUDY, TITLE
 from .headline import Headline, headline, tiles
@@ -129,7 +129,7 @@ def _in_words(summary: SearchSummary, importances: Importances, figures: Headlin
     sentences = held_out_in_words(summary) if figures.test is None else []
     if importances.trials >= _TRIALS_FOR_EACH * len(importances) > 0:
         (name, share), unit = next(iter(importances.items())), resource_unit(summary)
-        explains = f"{share:.0%} of the variation of {summary.objective.name}"
+        explains = f"{share:.0%} of the variation of {label(summary)}"
         sentences.append(f"The most important parameter is {name}: {explains}, by {importances.basis(unit)}.")
     sentences += agreement_sentences(summary.study, summary.records)
     sentences += advice(summary.study, summary.records)

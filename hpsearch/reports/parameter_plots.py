@@ -17,7 +17,7 @@ from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..search.wording import format_value
 from ..system.json_types import JsonObject
-from .best_by_cost import resource_unit
+from .best_by_cost import label, resource_unit
 from .figure import (
     COLORS,
     Plot,
@@ -39,7 +39,7 @@ def importance_plot(importances: Mapping[str, float], summary: SearchSummary) ->
         return None
     names, shares = list(importances)[::-1], [round(each, 4) for each in importances.values()][::-1]
     shown = ", ".join(f"{name} {share:.0%}" for name, share in list(importances.items())[:3])
-    description = f"Fraction of the variation of {summary.objective.name} that each parameter explains: {shown}."
+    description = f"Fraction of the variation of {label(summary)} that each parameter explains: {shown}."
     if isinstance(importances, Importances):
         description += f" It rests on {importances.basis(resource_unit(summary))}."
     bar = go.Bar(
@@ -87,7 +87,7 @@ def slice_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         if having:
             _add_slice(figure, place, name, having, summary, axis)
     description = (
-        f"{summary.objective.name} by the value of {', '.join(names)}; open circles had not trained to completion."
+        f"{label(summary)} by the value of {', '.join(names)}; open circles had not trained to completion."
         f"{axis.description}"
     )
     return Plot("slices", "One parameter at a time", description, figure, 60 + 280 * rows)
@@ -109,7 +109,7 @@ def _add_slice(
         trace = markers(state, x, [value for _, value in some], [each for each, _ in some], legendgroup=state)
         figure.add_trace(trace.update(xaxis=f"x{place}", yaxis=f"y{place}", showlegend=state not in in_legend))
     figure.update_layout({f"xaxis{place}": {"title": name, "type": kind, **_in_order(values, kind)}})
-    title = {"title": summary.objective.name} if place % 3 == 1 else {}
+    title = {"title": label(summary)} if place % 3 == 1 else {}
     figure.update_layout({f"yaxis{place}": {**title, **axis.layout}})
 
 
@@ -154,7 +154,7 @@ def contour_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         reversescale=summary.objective.direction == MINIMIZE,
         contours={"coloring": "heatmap"},
         line={"width": 0.5},
-        colorbar={"title": {"text": summary.objective.name, "side": "right"}, "thickness": 12},
+        colorbar={"title": {"text": label(summary), "side": "right"}, "thickness": 12},
         hoverinfo="skip",
     )
     trials = markers(
@@ -173,9 +173,7 @@ def contour_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         xaxis={"title": numeric[0], "type": kinds[0]},
         yaxis={"title": numeric[1], "type": kinds[1]},
     )
-    description = (
-        f"{summary.objective.name} by {numeric[0]} and {numeric[1]}, interpolated between the trials (points)."
-    )
+    description = f"{label(summary)} by {numeric[0]} and {numeric[1]}, interpolated between the trials (points)."
     return Plot("contour", "Two parameters together", description, figure, 440)
 
 
@@ -193,7 +191,7 @@ def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     values = [value for _, value in pairs]
     dimensions = [_dimension(name, [each.params[name] for each, _ in pairs], summary) for name in complete]
     lines = go.Parcoords(
-        dimensions=[*dimensions, {"label": summary.objective.name, "values": values}],
+        dimensions=[*dimensions, {"label": label(summary), "values": values}],
         labelangle=-12,
         line={
             "color": values,
@@ -204,7 +202,7 @@ def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         },
     )
     description = (
-        f"Each line is a trial: its parameters, and on the right its {summary.objective.name}. Drag along an axis "
+        f"Each line is a trial: its parameters, and on the right its {label(summary)}. Drag along an axis "
         "to see only the lines that pass through the selection."
     )
     figure = figure_of([lines], margin={"l": 80, "r": 60, "t": 70, "b": 30})

@@ -17,7 +17,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.result.trial_rows import trial_rows
 from ..search.trial import TrialRecord, TrialState
 from ..search.wording import counted, format_value
-from .best_by_cost import best_by_cost, resource_unit
+from .best_by_cost import best_by_cost, label, resource_unit
 from .figure import (
     COLORS,
     Plot,
@@ -98,7 +98,7 @@ def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
     found = best_by_cost(summary)
     if not found.steps:
         return None
-    objective, unit = summary.objective, summary.study.unit
+    unit = summary.study.unit
     axes = [(f"{unit}s of all trials", [each.epochs for each in found.steps], found.epochs)]
     if found.seconds is not None:
         length, name = _unit(found.seconds)
@@ -119,11 +119,11 @@ def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
             line = {"color": COLORS["stopped"], "width": 2, "dash": "dash"}
             level = go.Scatter(mode="lines", name="default parameters", x=[0, end], y=[defaults] * 2, line=line)
             figure.add_trace(level.update(hoverinfo="skip", legendgroup="defaults", **on_axes))
-        head = {"title": objective.name} if place == 1 else {}
+        head = {"title": label(summary)} if place == 1 else {}
         figure.update_layout({f"xaxis{place}": {"title": title, "rangemode": "tozero"}, f"yaxis{place}": head})
     last = found.steps[-1]
     description = (
-        f"Best {objective.name} of the trials that had ended, by the cost until then. The best, "
+        f"Best {label(summary)} of the trials that had ended, by the cost until then. The best, "
         f"{format_value(last.value)} of trial {last.trial}, was there after {format_value(last.epochs)} of "
         f"{counted(found.epochs, unit)}"
     )
@@ -144,7 +144,7 @@ def _history(summary: SearchSummary) -> Plot | None:
         markers(state, [each.number for each, _ in some], [value for _, value in some], [each for each, _ in some])
         for state, some in by_state(pairs).items()
     ]
-    name = summary.objective.name
+    name = label(summary)
     description = f"{name} of each trial, by number; open circles had not trained to completion.{axis.description}"
     figure = figure_of(traces, xaxis_title="trial", yaxis={"title": name, **axis.layout})
     return Plot("history", "All trials by number", description, figure)
@@ -165,13 +165,13 @@ def _curves(summary: SearchSummary) -> Plot | None:
     pruned = sum(each.state is TrialState.PRUNED for each in shown)
     kind = "training run" if has_replicas(shown) else "trial"
     description = (
-        f"{summary.objective.name} of {counted(len(shown), kind)} during training; {pruned} of them ended early, at "
+        f"{label(summary)} of {counted(len(shown), kind)} during training; {pruned} of them ended early, at "
         f"the crosses.{rungs.description}{axis.description}"
     )
     figure = figure_of(
         traces,
         xaxis_title=f"{resource_unit(summary)}s",
-        yaxis={"title": summary.objective.name, **axis.layout},
+        yaxis={"title": label(summary), **axis.layout},
         shapes=[_rung_line(each) for each in rungs.resources],
         annotations=[_rung_label(each, place) for place, each in enumerate(rungs.resources, start=1)],
     )

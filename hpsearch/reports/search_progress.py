@@ -58,10 +58,12 @@ class Estimate(NamedTuple):
     Attributes:
         fraction: of the search that is done, from 0 to 1.
         seconds_left: None while they cannot be estimated.
+        is_at_most: whether a pruner may end trials earlier, which cannot be foreseen: the seconds are those without it.
     """
 
     fraction: float
     seconds_left: float | None
+    is_at_most: bool = False
 
 
 class Outlook(NamedTuple):
@@ -89,6 +91,7 @@ def remaining_cost(
     records: Collection[TrialRecord],
     running: Mapping[int, float],
     outlook: Outlook = NO_OUTLOOK,
+    is_at_most: bool = False,
 ) -> Remaining:
     """Return the expected cost of what a search will still train, if only the number of trials limits it.
 
@@ -99,6 +102,7 @@ def remaining_cost(
         records: of the trials, those before a resumption of running ones included.
         running: the fraction that each running trial has trained of its run, by number.
         outlook: what the rungs say of promotions.
+        is_at_most: return the cost if every trial that there are no rungs for is trained to completion.
     """
     trials = [each for each in records if each.replica is None and each.state is not TrialState.REFUSED]
     known = [_Known.of(each, running) for each in trials]
@@ -106,7 +110,10 @@ def remaining_cost(
     known += [_Known(number, at, True) for number, at in running.items() if number not in others]
     to_begin = max(0, n_trials - len(known))
     has_rungs = ladder is not None and not _are_evaluated_at_their_end_only(records)
-    found = _at_rungs(ladder, known, to_begin, outlook) if has_rungs and ladder else _without_rungs(known, to_begin)
+    if has_rungs and ladder:
+        found = _at_rungs(ladder, known, to_begin, outlook)
+    else:
+        found = _to_completion(known, to_begin) if is_at_most else _without_rungs(known, to_begin)
     trained = sum(running.get(each.number, _cost_of(each)) for each in records if each.replica is not None)
     again = _replicas(repeats, found.complete, trained)
     return found._replace(others=found.others + again, starts=found.starts + again)
@@ -147,6 +154,13 @@ def _recent(known: Sequence[_Known]) -> list[_Known]:
     """Return the later half of the trials."""
     in_order = sorted(known)
     return in_order[-max(_LEAST_RECENT, len(in_order) // 2) :]
+
+
+def _to_completion(known: Sequence[_Known], to_begin: int) -> Remaining:
+    """Return the rest if no trial ends before its last step."""
+    running = {each.number: 1.0 - each.at for each in known if each.is_running or each.is_paused}
+    complete = sum(each.at >= 1 - ROUNDING for each in known) + len(running) + to_begin
+    return Remaining(running, float(to_begin), float(to_begin), complete)
 
 
 def _without_rungs(known: Sequence[_Known], to_begin: int) -> Remaining:
@@ -271,11 +285,13 @@ class SearchProgress:
         study: the settings as they are now.
         ladder: the rungs at which trials pause; None: they do not.
         begin: the moment at which the search began.
+        may_prune: whether a pruner other than rungs may end trials.
     """
 
     study: Study
     ladder: Ladder | None
     begin: float
+    may_prune: bool = False
     _records: Mapping[int, TrialRecord] = field(default_factory=dict)
     _running: dict[int, _Running] = field(default_factory=dict)
     _trained: dict[int, _Trained] = field(default_factory=dict)
@@ -329,18 +345,26 @@ class SearchProgress:
         done = sum(running.values()) + sum(_cost_of(each) for each in records if each.number not in running)
         limits = self._limits(records, running, done)
         fractions = [done / (done + each.cost) if done + each.cost > 0 else 1.0 for each in limits]
+        is_pruned = self.may_prune and not _are_evaluated_at_their_end_only(records)
+        if is_pruned:
+            limits = self._limits(records, running, done, is_at_most=True)
         seconds = [] if pace is None else [self._seconds(each, pace) for each in limits]
+        without_pruning = seconds[0] if seconds and is_pruned and self.study.n_trials is not None else None
         if self.study.timeout is not None:
             seconds.append(max(0.0, self.study.timeout - (now - self.begin)))
             fractions.append(min(1.0, (now - self.begin) / self.study.timeout))
-        return Estimate(max(fractions, default=0.0), min(seconds, default=None))
+        left = min(seconds, default=None)
+        return Estimate(max(fractions, default=0.0), left, left is not None and left == without_pruning)
 
-    def _limits(self, records: Sequence[TrialRecord], running: Mapping[int, float], done: float) -> list[Remaining]:
-        """Return the cost that each limit of the study leaves."""
+    def _limits(
+        self, records: Sequence[TrialRecord], running: Mapping[int, float], done: float, is_at_most: bool = False
+    ) -> list[Remaining]:
+        """Return the cost that each limit of the study leaves, that of the number of trials first."""
         study, found = self.study, []
         if study.n_trials is not None:
             outlook = self._outlook(records)
-            found.append(remaining_cost(study.n_trials, Repeats.of(study), self.ladder, records, running, outlook))
+            known = Repeats.of(study), self.ladder, records, running, outlook
+            found.append(remaining_cost(study.n_trials, *known, is_at_most))
         totals = []
         if study.budget is not None:
             totals.append(study.budget - (0.0 if self.ladder is None else _SPARED))

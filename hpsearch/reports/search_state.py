@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..search.decisions.ladder import RUNGS
 from ..search.decisions.training_budget import full_runs, full_runs_of
 from ..search.result.known_study import on_disk
+from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
 from .best_so_far import BestSoFar
@@ -17,6 +19,7 @@ from .search_progress import Estimate, SearchProgress
 _SECONDS_OF_QUIET = 120.0  # thousands of workers report their progress only every minute or two
 # Values that the scale of curves rests on, and trials for which an estimate is kept for a second.
 _MOST_VALUES, _MANY = 5000, 1000
+_PRUNE_NOTHING = ("NopPruner", "FIFOScheduler")
 
 
 @dataclass
@@ -68,7 +71,8 @@ class SearchState:
         self.records: dict[int, TrialRecord] = {}
         self.running: dict[int, RunningTrial] = {}
         self.best = BestSoFar(study)
-        self.progress = SearchProgress(study, None if stored is None else stored.ladder, now)
+        ladder = None if stored is None else stored.ladder
+        self.progress = SearchProgress(study, ladder, now, may_prune=ladder is None and _has_pruner(stored))
         self._values: deque[float] = deque(maxlen=_MOST_VALUES)
         self._scale: CurveScale | None = None
         self._estimate: tuple[float, Estimate] | None = None
@@ -167,5 +171,11 @@ class SearchState:
         """Return how far the search is, and the seconds left; of thousands of trials, as estimated some seconds ago."""
         if self._estimate is None or now - self._estimate[0] >= len(self.records) // _MANY:
             self._estimate = now, self.progress.estimate(now)
-        (at, (fraction, left)) = self._estimate
-        return Estimate(fraction, None if left is None else max(0.0, left - (now - at)))
+        at, found = self._estimate
+        left = found.seconds_left
+        return found._replace(seconds_left=None if left is None else max(0.0, left - (now - at)))
+
+
+def _has_pruner(stored: StoredStudy | None) -> bool:
+    """Return whether a pruner of Optuna, or a scheduler of Ray Tune, may end trials."""
+    return stored is not None and stored.settings.get("pruner") not in (None, RUNGS, *_PRUNE_NOTHING)

@@ -19,7 +19,7 @@ from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import FOLD, TrialRecord, TrialState
-from ..search.wording import counted, format_value
+from ..search.wording import counted, format_value, metric_label
 from .curve_scale import CurveScale
 
 
@@ -81,7 +81,8 @@ def trials_table(
             str(record.number), justify="right", no_wrap=True, style="bold green" if record.number in best else None
         )
     for place, objective in enumerate(study.objectives):
-        table.add_row(Text(objective.name), *(format_value(record.values[place]) for record in shown))
+        row = Text(metric_label(objective.name, study.unit))
+        table.add_row(row, *(format_value(record.values[place]) for record in shown))
         if any(each.runs > 1 for each in rows):
             deviations = (f"{each.deviations[place]:.2g}" if each.deviations else "-" for each in rows)
             table.add_row("standard deviation", *deviations)
@@ -183,7 +184,8 @@ def describe_best(best: BestRun, has_test_set: bool = True) -> str:
     parameters = ", ".join(f"{name}={format_value(value)}" for name, value in best.hyperparameters.items())
     if isinstance(best.objective, list):
         named = zip(best.run_summary.study.objectives, best.objective, strict=True)
-        value = ", ".join(f"{objective.name} {format_value(each)}" for objective, each in named)
+        unit = best.run_summary.study.unit
+        value = ", ".join(f"{metric_label(objective.name, unit)} {format_value(each)}" for objective, each in named)
     else:
         value = format_value(best.objective)
         if best.objective_std is not None:

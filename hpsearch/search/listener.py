@@ -50,7 +50,7 @@ class SearchListener:
         """Handle the end of a trial, whatever its state."""
 
     def on_notice(self, notice: str) -> None:
-        """Handle a notice about the search, such as why it ends early."""
+        """Handle a notice about the search, such as why it ends early; that of Ctrl-C may come in another thread."""
 
     def on_study_changed(self, study: Study) -> None:
         """Handle other settings: the user has requested trials, or another total of them, while the search runs."""

@@ -22,6 +22,7 @@ from .space.search_space import SearchSpace, default_space
 from .store.checked_json import is_folder_name, plain
 from .store.provenance import HP_SPACE
 from .trial import Trial
+from .wording import metric_label
 
 SpaceFunction = Callable[[Trial], Any]
 """A space as a function of a trial (define-by-run): it suggests, and may return the arguments of the trial."""
@@ -164,7 +165,7 @@ class Study:
     @property
     def description(self) -> str:
         """The objectives and constraints, in words."""
-        return describe(self.objectives, self.constraints)
+        return describe(self.objectives, self.constraints, self.unit)
 
     def run_name(self, trial: Trial, is_complete: bool = True) -> str | None:
         """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
@@ -335,9 +336,11 @@ def _one_or_all(values: list[str]) -> str | list[str]:
     return values if len(values) > 1 else values[0]
 
 
-def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> str:
+def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint], unit: str) -> str:
     """Return the objectives and constraints, in words."""
-    described = " and ".join(each.description for each in objectives)
+    described = " and ".join(
+        each.description.replace(each.name, metric_label(each.name, unit), 1) for each in objectives
+    )
     bounds = " and ".join(each.name for each in constraints)
     return f"{described}, with {bounds}" if bounds else described
 

@@ -34,6 +34,15 @@ def format_chance(chance: float) -> str:
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"
 
 
+def metric_label(name: str, unit: str) -> str:
+    """Return the name of a metric for readers: a plain function, which counts steps, writes no ``eval_``.
+
+    >>> metric_label("eval_loss", "epoch"), metric_label("eval_loss", "step")
+    ('eval_loss', 'loss')
+    """
+    return name.removeprefix("eval_") if unit == "step" else name
+
+
 def counted(number: float, word: str) -> str:
     """Return a number with the word for what it counts.
 

@@ -41,8 +41,8 @@ from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
 from ..search.trial import TrialRecord
-from ..system.ctrl_c import ctrl_c_as_interruption
-from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from ..system.ctrl_c import ctrl_c_as_interruption, ignoring_ctrl_c
+from ..system.interruption import Interruption, finishing_at_ctrl_c, noticing_signals, own_command, set_exit_code
 from ..system.json_types import JsonObject
 from ..training.randomness import preserved_streams
 from ..trial.distributed_ranks import ranks_of
@@ -174,8 +174,7 @@ class Search:
             raise interruption.error from error
         set_exit_code()
         raise SearchInterrupted(
-            f"Search {self.study.name!r} interrupted by {interruption.name}, and ended by an error: "
-            f"{type(error).__name__}: {error}",
+            f"Search {self.study.name!r} {interruption.reason}, and ended by an error: {type(error).__name__}: {error}",
             getattr(error, "best_run", None),
             interruption.signal,
             own_command(),
@@ -264,7 +263,8 @@ class Search:
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
         functions = {**self.recipe.functions(), **self.study.functions()}
-        environment = describe_environment(self.recipe.args, self.recipe.data(), functions, self.study.processes)
+        recipe, processes = self.recipe, self.study.processes
+        environment = describe_environment(recipe.args, recipe.data(), functions, processes, recipe.names)
         with folder.locked():
             records = folder.open()
             for record in records:
@@ -301,13 +301,14 @@ class Search:
             session.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, session.records.records, notes)
+        is_shown = type(self.listener) is not SearchListener  # else it is in the log alone, which prints warnings
         for notice in self.notices:
-            logger.warning(notice)
+            logger.log(logging.INFO if is_shown else logging.WARNING, notice)
             self.listener.on_notice(notice)
 
     def _run_trials(self, session: SearchSession) -> None:
         try:
-            with ctrl_c_as_interruption():
+            with finishing_at_ctrl_c(session.interruption, session.announce), ctrl_c_as_interruption():
                 self.backend.search(session)
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, KeyboardInterrupt):
@@ -316,7 +317,8 @@ class Search:
         except KeyboardInterrupt:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption) from None
         finally:
-            self.listener.on_search_end(session.study, session.records.records)
+            with ignoring_ctrl_c():  # the trials are recorded: all that is left is to say so
+                self.listener.on_search_end(session.study, session.records.records)
         if session.interruption.signal:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption)
 
@@ -342,14 +344,14 @@ class Search:
         return SearchSummary(self.study, records, functools.partial(_same, self.backend.stored))
 
     def _interrupted(self, records: list[TrialRecord], interruption: Interruption) -> SearchInterrupted:
-        number = interruption.signal
+        by = "" if interruption.is_by_user else f" by {interruption.name}"
         return SearchInterrupted(
-            f"Search {self.study.name!r} interrupted{f' by {interruption.name}' if number else ''} after "
+            f"Search {self.study.name!r} interrupted{by} after "
             f"{progress_in_words(self.study, records)}. Run the same command again to continue; nothing in "
             f"{str(self.study.folder)!r} is lost.",
             self._best(records),
-            number or signal.SIGINT,
-            own_command() if number else None,
+            interruption.signal or signal.SIGINT,
+            own_command(),
         )
 
 

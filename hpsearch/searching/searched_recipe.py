@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -54,6 +54,10 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
     @property
     def notices(self) -> Sequence[str]:
         """What the user should know before the first trial; known once `prepare` has been called."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Names of the model and the datasets for readers, where neither the datasets nor `functions` show them."""
 
     @property
     def suggested_names(self) -> Sequence[str]:

@@ -14,8 +14,8 @@ SECONDS_TO_THE_NEXT_PRESS = 0.05
 
 
 @contextlib.contextmanager
-def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` at the first Ctrl-C while the block runs; the next one is an error, wherever the program is.
+def at_ctrl_c(act: Callable[[], None], times: int = 1) -> Iterator[None]:
+    """Call `act` at the first Ctrl-C while the block runs, or the first few; then it is an error, wherever it comes.
 
     Only in the main thread, and unless the program ignores Ctrl-C.
     """
@@ -24,7 +24,7 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         presses.append(number)
-        if len(presses) > 1:
+        if len(presses) > times:
             signal.default_int_handler(number, frame)
         act()
 
@@ -36,11 +36,11 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ctrl_c_as_interruption() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that comes out of the block after Ctrl-C was pressed in it.
+    """Raise KeyboardInterrupt for any error that comes out of the block after Ctrl-C was an error in it.
 
     What Ctrl-C interrupts may make another error of it: an import of compiled code a TypeError, say. Python itself
     drops the errors of a destructor, so a Ctrl-C that fell into one is pressed again, once the destructor has ended.
-    What Ctrl-C does stays as it was. Only in the main thread.
+    What Ctrl-C does stays as it was: one that only makes a note interrupts nothing. Only in the main thread.
     """
     presses: list[int] = []
     with restored_signals("SIGINT") as handlers:
@@ -48,8 +48,11 @@ def ctrl_c_as_interruption() -> Iterator[None]:
         if callable(before):
 
             def handle(number: int, frame: object) -> None:
-                presses.append(number)
-                before(number, frame)
+                try:
+                    before(number, frame)
+                except BaseException:
+                    presses.append(number)
+                    raise
 
             signal.signal(signal.SIGINT, handle)
         try:

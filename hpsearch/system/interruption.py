@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SearchInterrupted
-from .ctrl_c import put_back
+from .ctrl_c import put_back, restored_signals
 from .redaction import holds_secret
 
 # SIGTERM: preemption, `kill`, the end of a container. SIGUSR1: what Slurm's --signal sends by convention.
@@ -35,12 +35,13 @@ class Interruption:
         clock: returns the seconds since some moment.
 
     Attributes:
-        signal: the number of the first signal; 0: none has come.
+        signal: the number of the first signal, SIGINT for Ctrl-C; 0: none has come.
+        is_awaited: whether a trial that trains in this process would now end with a checkpoint.
         error: what a handler of the program has raised, such as `SystemExit`; to be raised when the search has ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.signal = 0
+        self.signal, self.is_awaited = 0, False
         self.error: BaseException | None = None
         self._clock, self._until = clock, math.inf
 
@@ -50,19 +51,38 @@ class Interruption:
         if number == signal.SIGTERM:
             self._until = min(self._until, self._clock() + _SECONDS_AFTER_SIGTERM)
 
+    def press(self) -> None:
+        """Note Ctrl-C; pressed again, or after a signal, it says that nothing is waited for any longer."""
+        if self.signal:
+            self._until = -math.inf
+        else:
+            self.note(signal.SIGINT)
+
     @property
     def name(self) -> str:
         """The name of the signal, such as ``SIGTERM``."""
         return signal.Signals(self.signal).name
 
     @property
+    def is_by_user(self) -> bool:
+        """Whether no signal has come but Ctrl-C."""
+        return self.signal in (0, signal.SIGINT)
+
+    @property
     def reason(self) -> str:
-        """Why the search ends, and its trials with it; ``interrupted by the user`` if no signal has come."""
-        return f"interrupted by {self.name if self.signal else 'the user'}"
+        """Why the search ends, and its trials with it; ``interrupted by the user`` if no signal has come but Ctrl-C."""
+        return f"interrupted by {'the user' if self.is_by_user else self.name}"
+
+    @property
+    def announcement(self) -> str:
+        """What the running trials do now that a signal has come."""
+        if self.is_by_user:
+            return "Ctrl-C: finishing the step, writing a checkpoint; Ctrl-C again ends at once"
+        return f"{self.name}: the trials write their checkpoints"
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the system may kill this process at any moment: only SIGTERM announces that."""
+        """Whether nothing is waited for: after SIGTERM, the system may soon kill this process; or Ctrl-C came again."""
         return self._clock() >= self._until
 
 
@@ -88,6 +108,55 @@ def noticing_signals(interruption: Interruption, clock: Callable[[], float] = ti
         for number, handler in handlers.items():
             if signal.getsignal(number) is handler:  # else the program has set another one meanwhile
                 signal.signal(number, earlier[number])
+
+
+@contextlib.contextmanager
+def finishing_at_ctrl_c(
+    interruption: Interruption, announce: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
+    """Note the first Ctrl-C while the block runs and a trial is awaited, in place of the error that it is otherwise.
+
+    Ctrl-C again is that error, as it is while no trial is awaited: there is nothing to lose. A handler of the program
+    is called immediately; what it raises is kept until the search has ended, and if it raises nothing, the search
+    continues. Only in the main thread.
+
+    Args:
+        interruption: notes it, and knows whether a trial is awaited.
+        announce: shows the user what happens now; called in a thread, as Ctrl-C may have come while something is shown.
+        clock: returns the seconds since some moment.
+    """
+    first: list[float] = []
+
+    def is_taken() -> bool:
+        if first and _is_of_launcher() and clock() <= first[0] + _SECONDS_OF_ONE_REQUEST:
+            return True
+        if interruption.signal or not interruption.is_awaited:
+            return False
+        first.append(clock())
+        interruption.note(signal.SIGINT)
+        threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
+        return True
+
+    with restored_signals("SIGINT") as handlers:
+        before = handlers.get(signal.SIGINT)
+        if callable(before):
+
+            def handle(number: int, frame: object) -> None:
+                try:
+                    before(number, frame)
+                except BaseException as error:
+                    if not is_taken():
+                        raise
+                    if not isinstance(error, KeyboardInterrupt):
+                        interruption.error = interruption.error or error
+
+            signal.signal(signal.SIGINT, handle)
+        yield
+
+
+def _announced(announce: Callable[[str], None], text: str) -> None:
+    with contextlib.suppress(Exception):  # of a view; the search ends all the same
+        announce(text)
 
 
 def ignore_signals() -> None:
@@ -163,11 +232,14 @@ def own_command() -> str | None:
 
     It is not known of one process of a launcher, nor of a notebook or a console, which both set `sys.ps1`.
     """
-    processes = os.environ.get("WORLD_SIZE", "")
-    is_part = "TORCHELASTIC_RUN_ID" in os.environ or (processes.isdecimal() and int(processes) > 1)
-    if is_part or hasattr(sys, "ps1") or _has_secret(sys.orig_argv):
+    if _is_of_launcher() or _is_console() or _has_secret(sys.orig_argv):
         return None
     return shlex.join(sys.orig_argv)
+
+
+def _is_of_launcher() -> bool:
+    processes = os.environ.get("WORLD_SIZE", "")
+    return "TORCHELASTIC_RUN_ID" in os.environ or (processes.isdecimal() and int(processes) > 1)
 
 
 def _has_secret(words: Sequence[str]) -> bool:
@@ -179,21 +251,30 @@ def _has_secret(words: Sequence[str]) -> bool:
 
 
 class _ExitHook:
-    """A `sys.excepthook` by which `SearchInterrupted` ends the program with its exit code.
+    """A `sys.excepthook` that prints `SearchInterrupted` without a traceback, and ends the program with its exit code.
 
-    An interruption by a signal is printed in a line, without a traceback; everything else as the earlier hook does.
+    A hook of the program, or of a debugger, shows it in its own way. A console, which calls the hook too, is not ended.
     """
 
     def __init__(self, earlier: Callable[..., object]) -> None:
         self._earlier = earlier
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: object) -> None:
-        if isinstance(error, SearchInterrupted) and error.signal != signal.SIGINT:
+        if isinstance(error, SearchInterrupted) and _only_prints(self._earlier):
             sys.stderr.write(f"{error}\n")
         else:
             self._earlier(kind, error, trace)
-        if isinstance(error, SearchInterrupted):
+        if isinstance(error, SearchInterrupted) and not _is_console():
             raise SystemExit(error.exit_code)
+
+
+def _only_prints(hook: Callable[..., object]) -> bool:
+    """Return whether a hook is Python's own, or one that Ray or `torch.distributed` has put in front of it."""
+    return hook is sys.__excepthook__ or str(getattr(hook, "__module__", "")).startswith(("ray.", "torch."))
+
+
+def _is_console() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def set_exit_code() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,13 @@ from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
-from ..training.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback, is_of_package
+from ..training.callbacks import (
+    EarlyStoppingCallback,
+    ExportableState,
+    TrainerCallback,
+    check_early_stopping,
+    is_of_package,
+)
 from ..training.checkpoints import STATE_FILE
 from ..training.data import select_samples
 from ..training.model_init import takes_trial
@@ -77,6 +84,7 @@ class SearchableTrainer:
     writes_its_checkpoints = False
     has_own_data = False
     notices: Sequence[str] = ()
+    names: Mapping[str, str] = MappingProxyType({})
     suggested_names: Sequence[str] = ()
 
     def __init__(self, trainer: Trainer) -> None:
@@ -129,9 +137,10 @@ class SearchableTrainer:
         """Check that the trainer has what a search needs.
 
         Raises:
-            StudyError: it has not.
+            StudyError, ArgumentError: it has not.
         """
         check_trainer(self.trainer, folds is not None)
+        check_early_stopping(self.trainer.callbacks, self.args)
         if folds is not None:
             self._first_fold = folds[0]
             evaluation = select_samples(self.trainer.train_dataset, folds[0].evaluation)

@@ -43,6 +43,7 @@ __all__ = [
     "TrainerCallback",
     "TrainerControl",
     "TrainerState",
+    "check_early_stopping",
     "copy_for_new_trainer",
     "default_callbacks",
     "is_display",
@@ -155,6 +156,25 @@ class CheckpointOnTermination(TrainerCallback):
 def is_of_package(callback: object, *packages: str) -> bool:
     """Return whether the class of a callback comes from one of these packages."""
     return type(callback).__module__.partition(".")[0] in packages
+
+
+def check_early_stopping(callbacks: Iterable[object], args: TrainingArguments) -> None:
+    """Check that early stopping has evaluations, and a metric to compare: else it ends each training run with an error.
+
+    Raises:
+        ArgumentError: it has not.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStoppingCallback):
+            continue
+        name = type(callback).__name__
+        if args.metric_for_best_model is None:
+            raise ArgumentError(
+                f"{name} compares metric_for_best_model, which is None. Set it in the training arguments, such as "
+                "metric_for_best_model='loss' with greater_is_better=False."
+            )
+        if args.eval_strategy == "no":
+            raise ArgumentError(f"{name} needs evaluations: eval_strategy is 'no'; set it to 'epoch' or 'steps'.")
 
 
 def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:

@@ -35,6 +35,10 @@ class AgreedInterruption:
         """Why the trial ends, in words."""
         return self._interruption.reason
 
+    def await_it(self) -> None:
+        """Note that the trial, which trains, now ends with a checkpoint when a signal comes."""
+        self._interruption.is_awaited = True
+
     def has_come(self) -> bool:
         """Return whether a signal has come; asked by all processes at the same steps."""
         if self._ranks.size == 1:

@@ -207,6 +207,8 @@ class Execution:
             recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
         except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
+        finally:
+            self._budget.interruption.is_awaited = False
         if self._base.writes_its_checkpoints and not self._ranks.is_main:
             return TrialState.COMPLETE, None  # the main process alone has the reports, and ends the trial
         if reporting.pruned:

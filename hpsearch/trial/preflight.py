@@ -40,6 +40,7 @@ from ..search.trial import Trial
 from ..system.files import disk_problem
 from ..system.temporary_folders import scratch_folder
 from ..training.batch_size import is_out_of_memory
+from ..training.best_model import metric_value
 from ..training.callbacks import TrainerCallback
 from ..training.first_samples import first_samples
 from .searchable import PreflightTrainer, Searchable, Trainable
@@ -187,7 +188,7 @@ class _Preflight:
         def judge(evaluate: Callable[[], object]) -> None:
             callback.metrics.clear()
             evaluate()
-            _check_metrics(self._study, callback)
+            _check_metrics(self._study, callback, getattr(found.trainer.args, "metric_for_best_model", None))
 
         try:
             self._do("evaluating", lambda: judge(lambda: _evaluate_batches(found.trainer)))
@@ -247,7 +248,7 @@ def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:
     return other
 
 
-def _check_metrics(study: Study, evaluated: _OneStep) -> None:
+def _check_metrics(study: Study, evaluated: _OneStep, for_best_model: str | None) -> None:
     """Check that all metrics that the study needs exist; their values do not matter.
 
     Raises:
@@ -260,6 +261,8 @@ def _check_metrics(study: Study, evaluated: _OneStep) -> None:
         study.pruning_objective.value(metrics, "pruning_metric")
     for constraint in study.constraints:
         constraint.violation(metrics)
+    if for_best_model is not None:  # each evaluation of a trial reads it
+        metric_value(evaluated.metrics, for_best_model)
 
 
 class _OneStep(TrainerCallback):

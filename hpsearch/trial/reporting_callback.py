@@ -171,6 +171,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
             for report in self.reports:
                 self._add_value(report)
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Note that the trial has something to lose by Ctrl-C from here on."""
+        self._interruption.await_it()
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> TrainerControl:

@@ -251,7 +251,7 @@ SEARCHES = """
     import contextlib, sys, torch
     torch.set_num_threads(1)
     from pathlib import Path
-    from hpsearch import SearchInterrupted
+    from hpsearch import SearchInterrupted, SearchListener
     from tests.support.searching import RATE, Diary, MeetsTheOther
     from tests.support.on_ray import ON_RAY
     from tests.backends.test_ray_search import Sleeps
@@ -259,12 +259,18 @@ SEARCHES = """
     from tests.support.warm_workers import warm_if_there_is_a_server
 
     folder = Path(sys.argv[1])
+
+    class Notices(SearchListener):
+        def on_notice(self, notice):
+            Diary(folder / "notices").write(notice)
+
     callbacks = [MeetsTheOther(Diary(folder / "diary")), Sleeps(folder)]
     trainer = small_trainer(folder, *callbacks, save_strategy="epoch", num_train_epochs=3)
     workers = warm_if_there_is_a_server() if "warm" in sys.argv else contextlib.nullcontext()
     try:
         with workers:
-            best = trainer.hyperparameter_search(RATE, "loss", n_trials=4, pruner="none", **ON_RAY)
+            options = {**ON_RAY, "progress": Notices()}
+            best = trainer.hyperparameter_search(RATE, "loss", n_trials=4, pruner="none", **options)
     except SearchInterrupted as error:
         print(*(record.state.value for record in error.best_run.run_summary.records), flush=True)
         raise SystemExit(7)
@@ -287,7 +293,7 @@ class Sleeps(TrainerCallback):
         self._diary.write((run, state.global_step))
 
 
-def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_and_the_same_command_goes_on(
+def test_a_second_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_and_the_same_command_goes_on(
     tmp_path: Path,
 ) -> None:
     """The workers are no warm ones while Ctrl-C is pressed: they are processes below the search, and hear of it."""
@@ -298,6 +304,8 @@ def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_a
             wait_until(lambda: {"run-0", "run-1"} <= {each for each in asleep.read() if isinstance(each, str)}, 120)
             below = psutil.Process(process.pid).children(recursive=True)
             assert any("raylet" in each.name() for each in below)
+            os.killpg(process.pid, signal.SIGINT)
+            wait_until(lambda: any("Ctrl-C again" in each for each in Diary(tmp_path / "notices").read()), 60)
             os.killpg(process.pid, signal.SIGINT)
             told, errors = process.communicate(timeout=90)  # Tune gives trials that do not answer ten seconds
             assert process.returncode == 7, errors

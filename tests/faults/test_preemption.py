@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 in every way of running: the step is finished, a checkpoint written, and nothing is lost."""
+"""Ctrl-C, SIGTERM and SIGUSR1 in every way of running: the step is finished, a checkpoint written, nothing is lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def assert_interrupted(folder: Path, trials: Sequence[int], name: str) -> None:
         run = folder / "study" / f"run-{each}"
         told = read_json(run / "trial.json")
         assert isinstance(told, dict)
-        assert (told["state"], told["reason"]) == ("interrupted", f"interrupted by {name}")
+        by = "the user" if name == "SIGINT" else name
+        assert (told["state"], told["reason"]) == ("interrupted", f"interrupted by {by}")
         steps = sorted(int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*"))
         assert steps, list(run.iterdir())
         assert SLOW_STEP <= steps[-1] < STEPS
@@ -81,6 +82,8 @@ def everyone(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     ("how", "number", "code"),
     [
+        pytest.param("inline", signal.SIGINT, 130, id="inline-Ctrl-C"),
+        pytest.param("workers", signal.SIGINT, 130, id="workers-Ctrl-C"),
         pytest.param("inline", signal.SIGTERM, 143, id="inline-SIGTERM"),
         pytest.param("inline", signal.SIGUSR1, 138, id="inline-SIGUSR1"),
         pytest.param("workers", signal.SIGTERM, 143, id="workers-SIGTERM"),
@@ -100,7 +103,7 @@ def test_a_program_whose_processes_all_get_the_signal_exits_with_its_code_and_th
         output, _ = program.communicate()
     assert program.returncode == code, output
     assert "Traceback" not in output
-    assert f"interrupted by {number.name}" in output
+    assert f"interrupted{'' if number == signal.SIGINT else f' by {number.name}'} after" in output
     assert f"To continue: python -m {command[0]} {command[1]} {how}" in output
     assert_interrupted(tmp_path, trials, number.name)
     assert comparable(search(tmp_path, how.removesuffix("workers").rstrip("_") or "inline")) == undisturbed(how)
@@ -124,13 +127,15 @@ def test_a_worker_that_does_not_finish_its_step_is_left_before_the_system_kills_
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=["Ctrl-C", "SIGTERM", "SIGUSR1"]
+)
 def test_the_workers_of_ray_write_checkpoints_when_the_search_gets_a_signal(
     tmp_path: Path, undisturbed: Callable[[str], Comparable], number: signal.Signals, ray_instance: None
 ) -> None:
     before = signal.getsignal(number)
     callback = TakesItsTime(tmp_path, [0, 1], partial(os.kill, os.getpid(), number))
-    with pytest.raises(SearchInterrupted, match=f"by {number.name} after 0 of 3 trials") as caught:
+    with pytest.raises(SearchInterrupted, match=r"interrupted .*after 0 of 3 trials") as caught:
         search(tmp_path, "ray", callback)
     assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) is before

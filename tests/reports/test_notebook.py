@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from hpsearch import FixedTrial, TrialState
+from hpsearch import FixedTrial, SearchInterrupted, TrialState
 from hpsearch.reports.notebook import NotebookView
 from hpsearch.search.listener import showing
 from hpsearch.system.interruption import own_command
@@ -94,6 +94,15 @@ def test_a_shell_of_a_kernel_has_no_command_that_continues(monkeypatch: pytest.M
         assert (command, own_command()) == ("python -m ipykernel_launcher", None)
     finally:
         shell.clear_instance()
+
+
+def test_an_interrupted_cell_shows_the_message_in_place_of_a_traceback(shell: Any, capsys: Any) -> None:
+    def search() -> None:
+        raise SearchInterrupted("Ended.", command="python a.py")
+
+    shell.push({"search": search})
+    shell.run_cell("search()")
+    assert capsys.readouterr().out == "Ended.\nTo continue: python a.py\n"
 
 
 def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: Any) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hpsearch import TrialRecord, TrialState
+from hpsearch.reports.line_view import LineView
 from hpsearch.reports.search_progress import NO_OUTLOOK, Outlook, Remaining, SearchProgress, remaining_cost
 from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.decisions.repeats import Repeats
 from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.rendering import make_study, record, report
+from tests.support.searching import RATE
+from tests.support.small_trainer import small_trainer
 
 LADDER = Ladder((0.25, 0.5), 2)
 COMPLETE, PAUSED, PRUNED = TrialState.COMPLETE, TrialState.PAUSED, TrialState.PRUNED
@@ -32,6 +39,45 @@ def remaining(
     outlook: Outlook = NO_OUTLOOK,
 ) -> Remaining:
     return remaining_cost(n_trials, Repeats(repeats, OBJECTIVES), ladder, records, running or {}, outlook)
+
+
+@pytest.mark.parametrize("pruned", [0, 4])
+@pytest.mark.parametrize(
+    ("may_prune", "settings", "is_at_most"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"timeout": 100.0}, False),  # it comes first
+        (True, {"n_trials": None, "budget": 9.0}, False),  # which pruned trials do not change
+    ],
+)
+def test_where_a_pruner_may_end_trials_the_time_left_is_that_without_it(
+    may_prune: bool, settings: dict[str, Any], is_at_most: bool, pruned: int
+) -> None:
+    study = replace(make_study(10), **settings)
+    progress = SearchProgress(study, None, 0.0, may_prune)
+    ended = [*known(*[1.0] * 4), *known(*[0.25] * pruned, state=PRUNED, first=4)]
+    now = 0.0
+    for each in ended:
+        progress.start(each.number, 0.0, now)
+        progress.step(each.number, 0.05, now)
+        now += 20 * (each.fraction - 0.05)
+        progress.end(each, now)
+    progress.take_records({each.number: each for each in ended})
+    found = progress.estimate(now)
+    assert found.is_at_most == is_at_most
+    if is_at_most:
+        assert found.seconds_left == pytest.approx(20 * (6 - pruned), rel=0.1)
+
+
+def test_a_pruner_changes_nothing_where_trials_are_evaluated_at_their_end_only() -> None:
+    progress = SearchProgress(make_study(10), None, 0.0, may_prune=True)
+    progress.start(0, 0.0, 0.0)
+    progress.step(0, 0.5, 1.0)
+    last = replace(known(1.0)[0], reports=(replace(report(0.5, 4), horizon=4.0),))
+    progress.end(last, 2.0)
+    progress.take_records({0: last})
+    assert not progress.estimate(2.0).is_at_most
 
 
 @pytest.mark.parametrize(
@@ -112,7 +158,7 @@ def search(trials: int, seconds: float, workers: int = 1, compiling: float = 0.0
 
 
 def test_the_pace_is_that_after_the_first_step_of_all() -> None:
-    fraction, left = search(5, 10.0, compiling=600.0).estimate(650.0)
+    fraction, left, _ = search(5, 10.0, compiling=600.0).estimate(650.0)
     assert fraction == 0.25
     assert left == pytest.approx(150, rel=0.02)
 
@@ -149,7 +195,7 @@ def test_a_trial_that_does_not_say_how_far_it_is_is_as_far_as_trials_are_then() 
 def test_a_resumed_session_knows_what_was_trained_but_not_how_fast_until_it_trains() -> None:
     progress = SearchProgress(make_study(4), None, 0.0)
     progress.take_records({each.number: each for each in known(1.0, 1.0)})
-    assert progress.estimate(0.0) == (0.5, None)
+    assert progress.estimate(0.0) == (0.5, None, False)
 
 
 def test_a_trial_that_has_lost_its_worker_has_not_trained_twice() -> None:
@@ -158,3 +204,26 @@ def test_a_trial_that_has_lost_its_worker_has_not_trained_twice() -> None:
     for at, fraction in ((0.0, 0.1), (50.0, 0.6), (60.0, 0.2), (70.0, 0.3)):
         progress.step(0, fraction, at)
     assert progress.estimate(70.0).seconds_left == pytest.approx(70.0)
+
+
+class Watching(LineView):
+    """Notes whether a pruner may end trials, and prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO()))
+        self.may_prune: bool | None = None
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        super().on_trial_end(record)
+        self.may_prune = self.state.progress.may_prune
+
+
+@pytest.mark.parametrize(
+    ("options", "may_prune"), [({"pruner": "median"}, True), ({"pruner": None}, False), ({}, False)], ids=str
+)
+def test_a_search_knows_whether_a_pruner_may_end_trials(
+    tmp_path: Path, options: dict[str, Any], may_prune: bool
+) -> None:
+    view, trainer = Watching(), small_trainer(tmp_path, num_train_epochs=4)
+    trainer.hyperparameter_search(RATE, "loss", 4, storage="journal", progress=view, **options)
+    assert view.may_prune == may_prune

@@ -10,6 +10,7 @@ import optuna
 import pytest
 import torch
 from optuna.distributions import FloatDistribution
+from transformers import EarlyStoppingCallback
 
 from hpsearch import (
     ArgumentError,
@@ -36,9 +37,11 @@ def refused(kind: type[Exception], folder: Path, make_space: Any = None, **chang
     """Search, expect an error of this kind, assert that nothing ran and nothing was written; return its message."""
     model_init = changes.pop("model_init", None) or CountsModels()
     of_trainer = {
-        name: changes.pop(name) for name in ("eval_dataset", "train_dataset", "eval_strategy") if name in changes
+        name: changes.pop(name)
+        for name in ("eval_dataset", "train_dataset", "eval_strategy", "metric_for_best_model")
+        if name in changes
     }
-    trainer = small_trainer(folder, model_init=model_init, **of_trainer)
+    trainer = small_trainer(folder, *changes.pop("callbacks", []), model_init=model_init, **of_trainer)
     with pytest.raises(kind) as caught:  # noqa: PT012 - making the space may be what is refused
         space = make_space() if make_space is not None else GOOD_SPACE
         trainer.hyperparameter_search(space, **{"n_trials": 2, "progress": False, **changes})
@@ -46,6 +49,26 @@ def refused(kind: type[Exception], folder: Path, make_space: Any = None, **chang
     assert getattr(model_init, "trials", []) == []
     assert not folder.exists() or list(folder.iterdir()) == []
     return str(caught.value)
+
+
+class StopsLikeIt(EarlyStoppingCallback):
+    """Early stopping in a class of the program."""
+
+
+@pytest.mark.parametrize("callback", [EarlyStoppingCallback(), StopsLikeIt(early_stopping_patience=3)])
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({}, ["compares metric_for_best_model, which is None", "metric_for_best_model='loss'"]),
+        ({"metric_for_best_model": "loss", "eval_strategy": "no"}, ["needs evaluations", "'epoch' or 'steps'"]),
+    ],
+)
+def test_early_stopping_that_would_end_each_trial_with_an_error(
+    tmp_path: Path, callback: EarlyStoppingCallback, settings: dict[str, Any], shown: list[str]
+) -> None:
+    message = refused(ArgumentError, tmp_path / "out", callbacks=[callback], **settings)
+    assert message.startswith(type(callback).__name__)
+    assert all(each in message for each in shown), message
 
 
 @pytest.mark.parametrize(

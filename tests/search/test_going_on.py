@@ -29,15 +29,28 @@ class InterruptsOnce(TrainerCallback):
 
 
 class InterruptsAnImport(InterruptsOnce):
-    """Presses Ctrl-C while compiled code is imported, which makes another error of it."""
+    """Presses Ctrl-C a second time, while compiled code is imported, which makes another error of it."""
 
     def _interrupt(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self._step and not self._is_done:
             self._is_done = True
+            signal.raise_signal(signal.SIGINT)
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt:
                 raise TypeError("expected a message argument") from None
+
+
+class PressesCtrlC(TrainerCallback):
+    """Presses Ctrl-C in the sixth step, once, and counts the steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps.append(state.global_step)
+        if self.steps == [*range(6)]:
+            signal.raise_signal(signal.SIGINT)
 
 
 class InterruptsSecondTrial(TrainerCallback):
@@ -148,6 +161,14 @@ def test_a_half_done_trial_keeps_what_is_not_searched_any_more(tmp_path: Path) -
     assert told(went_on[0]) == told(undisturbed[0])
     assert went_on[0].params == undisturbed[0].params
     assert went_on[1].params.keys() == {"weight_decay"}
+
+
+@pytest.mark.parametrize("strategy", ["no", "epoch"])
+def test_the_first_ctrl_c_loses_no_step(tmp_path: Path, strategy: str) -> None:
+    undisturbed = search(tmp_path / "a", save_strategy=strategy)
+    presses = PressesCtrlC()
+    assert told(search(tmp_path / "b", presses, save_strategy=strategy)) == told(undisturbed)
+    assert presses.steps == [*range(12)]
 
 
 def test_a_trial_does_not_fail_by_ctrl_c_in_the_middle_of_an_import(tmp_path: Path) -> None:

@@ -142,6 +142,14 @@ def test_a_misspelt_metric_is_known_after_two_batches(tmp_path: Path) -> None:
     refused(MissingMetricError, "acuracy.*Did you mean 'eval_accuracy'", tmp_path, compute_objective="acuracy")
 
 
+@pytest.mark.parametrize("changes", [{}, {"load_best_model_at_end": True, "save_strategy": "epoch"}])
+def test_a_misspelt_metric_for_best_model_is_known_after_two_batches(tmp_path: Path, changes: dict[str, Any]) -> None:
+    trainer = {"metric_for_best_model": "acuracy", **changes}
+    refused(
+        MissingMetricError, "metric_for_best_model.*acuracy.*Did you mean 'eval_accuracy'", tmp_path, trainer=trainer
+    )
+
+
 def test_a_metric_of_a_constraint_that_is_missing_is_known_before_any_trial(tmp_path: Path) -> None:
     refused(MissingMetricError, "latency", tmp_path, constraints="latency <= 3")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,24 @@ def test_the_best_third_of_those_with_as_many_runs_gets_one_more(
     records: list[TrialRecord], more: bool, expected: tuple[int, int] | None
 ) -> None:
     assert due(records, more=more) == expected
+
+
+def trained_on_folds(complete: int, folds: int) -> int:
+    """The training runs of this number of complete trials, when no other trial can come."""
+    known, rule = trials(*(number / 100 for number in range(complete))), Repeats(folds, LOSS, are_folds=True)
+    while (found := rule.next(known, more_may_come=False)) is not None:
+        known.append(replace(run(len(known), found.trial / 100), origin=found.origin))
+    return len(known)
+
+
+def test_the_documentation_says_what_folds_cost() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/cross-validation.md").read_text()
+    rows = re.findall(r"^\| `folds=(\d+)` \|(.*)\|$", page, re.MULTILINE)
+    assert {int(folds) for folds, _ in rows} == {2, 3, 5, 10}
+    for folds, cells in rows:
+        runs = [trained_on_folds(complete, int(folds)) for complete in (9, 27)]
+        shown = [f"{each} training runs, {10 * each} evaluations" for each in runs]
+        assert [cell.strip() for cell in cells.split("|")] == [*shown, f"{27 * int(folds)} training runs"]
 
 
 def test_trials_that_break_a_constraint_or_were_pruned_are_not_repeated() -> None:

@@ -136,9 +136,12 @@ def other_trainers() -> Names:
 
 
 def a_language_model() -> Names:
-    """A tiny Llama in the folder `base`, and token sequences."""
+    """A tiny Llama in the folder `base`, and token sequences; a BERT without a head in `encoder`, and labelled ones."""
     llama_language_model().save_pretrained("base")
-    return {"base": "base", "train": language_data(48), "dev": language_data(16, seed=1), "tokenizer": word_tokenizer()}
+    bert_classifier().bert.save_pretrained("encoder")
+    labelled = {"sentences": classification_data(48), "dev_sentences": classification_data(16, seed=1)}
+    texts = {"train": language_data(48), "dev": language_data(16, seed=1), "tokenizer": word_tokenizer()}
+    return {"base": "base", **texts, "encoder": "encoder", **labelled}
 
 
 def with_a_hub() -> Names:

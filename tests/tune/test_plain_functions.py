@@ -432,7 +432,7 @@ def test_a_save_that_fails_leaves_the_last_checkpoint() -> None:
     assert seen[-1] == ["whole"]
 
 
-def test_an_interrupted_trial_resumes_from_its_checkpoint() -> None:
+def test_ctrl_c_lets_a_function_that_saves_complete_its_step_and_the_trial_resumes_after_it() -> None:
     loop = Loop()
 
     def interrupted(trial: FunctionTrial) -> None:
@@ -456,7 +456,7 @@ def test_an_interrupted_trial_resumes_from_its_checkpoint() -> None:
     with pytest.raises(hpsearch.SearchInterrupted):
         search(interrupted, {"x": Float(-3.0, 3.0)}, max_resource=STEPS, n_trials=3, pruner=None)
     best = search(interrupted, max_resource=STEPS, n_trials=3, pruner=None)
-    assert loop.calls == [(0, 0), (0, 0), (1, 0), (1, 3), (2, 0)]
+    assert loop.calls == [(0, 0), (0, 0), (1, 0), (1, 4), (2, 0)]
     assert [len(record.reports) for record in best.run_summary.records] == [STEPS] * 3
 
 
@@ -488,6 +488,32 @@ def test_all_that_shows_a_study_of_a_function_counts_steps(capsys: pytest.Captur
     assert len(re.findall(r"^[ ≠]+steps ", shown, re.MULTILINE)) == 2, "the rows of the comparisons"
     assert len(re.findall(r"All trials together trained \d+ steps", shown)) == 1
     assert best.run_summary.trials_markdown().splitlines()[0].endswith("| steps | seconds |")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda trial: trial.params["x"] ** 2, ["minimize value", "reports nothing while it runs, so no trial can be"]),
+        (
+            lambda trial: [trial.report({"loss": trial.params["x"]}, step) for step in (1, 2)] and None,
+            ["minimize loss", "sampler TPESampler, as the default one needs trials that pause at rungs or run to"],
+        ),
+    ],
+)
+def test_the_first_lines_say_what_is_searched_and_why_so_in_the_words_of_the_function_and_once(
+    function: Any, said: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    search(function, X, n_trials=4, max_resource=2, direction="minimize", progress=True)
+    assert main(["best", "output/study"]) == 0
+    shown = capsys.readouterr().out
+    assert [shown.count(each) for each in said] == [1] * len(said), shown
+    assert "eval_" not in shown
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_a_notice_that_nothing_shows_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    search(lambda trial: trial.params["x"] ** 2, X, n_trials=1, direction="minimize", progress=False)
+    assert "reports nothing while it runs" in caplog.text
 
 
 def test_the_report_of_a_function_counts_steps() -> None:

@@ -10,7 +10,7 @@ import pytest
 import transformers
 from transformers import EarlyStoppingCallback
 
-from hpsearch import Categorical, Float, SearchPlan, SpaceError, StudyError, tune
+from hpsearch import ArgumentError, Categorical, Float, SearchPlan, SpaceError, StudyError, tune
 from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer, transformers_trainer
 from tests.support.small_tune import RATE, make_trainer, search
 
@@ -52,6 +52,14 @@ def test_a_misspelt_parameter_is_named() -> None:
 )
 def test_a_trainer_that_cannot_be_searched_is_refused(changes: dict[str, Any], told: str) -> None:
     assert_refused(told, lambda trial: transformers_trainer("made", TwoLayers(), **changes, **trial.params))
+
+
+def test_early_stopping_without_a_metric_is_refused() -> None:
+    assert_refused(
+        "EarlyStoppingCallback compares metric_for_best_model, which is None",
+        lambda trial: transformers_trainer("made", TwoLayers(), EarlyStoppingCallback(), **trial.params),
+        error=ArgumentError,
+    )
 
 
 def test_something_else_than_a_trainer_of_transformers_is_refused() -> None:

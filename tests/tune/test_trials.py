@@ -505,3 +505,29 @@ def test_a_trainer_is_evaluated_as_its_class_does(kind: type[transformers.Traine
 
     best = search(make, n_trials=1, preflight=kind is HasItsOwnData)
     assert [record.state for record in best.run_summary.records] == [TrialState.COMPLETE]
+
+
+@pytest.mark.parametrize(
+    ("space", "shown"),
+    [
+        ({}, "some/weights (BertForSequenceClassification)"),
+        ({"weights": Categorical(["some/weights"])}, "BertForSequenceClassification"),
+    ],
+)
+def test_the_model_and_its_data_are_named_and_the_weights_only_if_they_are_those_of_all_trials(
+    space: dict[str, Any], shown: str
+) -> None:
+    info = datasets.DatasetInfo(dataset_name="glue", config_name="sst2")
+
+    def make(trial: Any) -> transformers.Trainer:
+        model = bert_classifier()
+        model.config._name_or_path = trial.params["weights"] if space else "some/weights"
+        args = transformers.TrainingArguments(
+            "made", use_cpu=True, max_steps=1, learning_rate=trial.params["learning_rate"]
+        )
+        train = datasets.Dataset.from_list(list(classification_data(8)), info=info, split="train")
+        return transformers.Trainer(model, args, train_dataset=train, eval_dataset=classification_data(8))
+
+    search(make, {**RATE, **space}, n_trials=1, compute_objective=None, direction=None)
+    [session] = json.loads(Path("out/study/study.json").read_text())["sessions"]
+    assert session["names"] == {"model": shown, "train_dataset": "glue sst2 train"}

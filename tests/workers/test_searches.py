@@ -407,7 +407,7 @@ class Script:
         self.diary = Diary(folder / "diary")
         self._process = subprocess.Popen(
             [sys.executable, str(path), str(folder)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -425,8 +425,12 @@ class Script:
     def wait_until_held(self) -> None:
         wait_until_held(self.diary, lambda: self._process.poll() is None)
 
-    def send_to_all(self, number: signal.Signals) -> None:
-        os.killpg(self._process.pid, number)
+    def press_ctrl_c(self) -> None:
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def read_to(self, words: str) -> None:
+        assert self._process.stdout is not None
+        assert any(words in line for line in self._process.stdout)
 
     def result(self) -> tuple[int, str]:
         told, _ = self._process.communicate(timeout=60)
@@ -493,11 +497,15 @@ def assert_continues(folder: Path) -> None:
         assert [first, *others] == [*range(first, 25)]
 
 
-def test_ctrl_c_ends_all_within_five_seconds_although_the_trials_sleep_and_the_search_continues(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_all_within_five_seconds_although_the_trials_sleep_and_the_search_continues(
+    tmp_path: Path,
+) -> None:
     """What the script defines is defined in its `__main__`."""
     with Script(tmp_path) as script:
         script.wait_until_held()
-        script.send_to_all(signal.SIGINT)
+        script.press_ctrl_c()
+        script.read_to("Ctrl-C again ends at once")
+        script.press_ctrl_c()
         assert are_gone(script.workers(), 5.0)
         code, told = script.result()
     assert code == 7, told
@@ -559,6 +567,9 @@ def test_workers_that_train_leave_their_trials_at_ctrl_c_and_report_how_far_they
     records = caught.value.best_run.run_summary.records
     assert [record.state.value for record in records] == ["interrupted", "interrupted"]
     assert all(record.reports and record.spans[-1].where for record in records)
+    for record in records:  # at the step after which it has left
+        reached = round(record.epochs * 4)
+        assert (tmp_path / "study" / record.name / f"checkpoint-{reached}").is_dir()
     assert not (tmp_path / "study" / "sessions").exists()
 
 

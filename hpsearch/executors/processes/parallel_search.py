@@ -36,7 +36,7 @@ class ParallelSearch:
         """Run trials until there are none left; record an error that ends the search early, then raise it."""
         coordinator = self._coordinator
         try:
-            with at_ctrl_c(lambda: coordinator.end_with(KeyboardInterrupt())):
+            with at_ctrl_c(coordinator.take_ctrl_c, times=2):
                 self._workers.start()
                 while not coordinator.is_ending:
                     self._give()
@@ -68,7 +68,7 @@ class ParallelSearch:
         interruption = self._coordinator.interruption
         self._coordinator.end_with(KeyboardInterrupt())
         if self._trials:
-            self._coordinator.announce(f"{interruption.name}: the trials write their checkpoints")
+            self._coordinator.announce(interruption.announcement)
         self._workers.finish_steps(interruption.signal)
         while self._trials and not interruption.is_overdue:
             for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):

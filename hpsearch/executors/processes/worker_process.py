@@ -22,6 +22,7 @@ import weakref
 from multiprocessing.connection import Connection, wait
 from multiprocessing.spawn import get_executable
 
+from ...system.ctrl_c import ignoring_ctrl_c
 from .forked_here import CannotFork, ForkConditions, end_monitors_of_bars, fork_here
 from .process_settings import module_path
 from .program_modules import is_of_program
@@ -241,7 +242,8 @@ def _interpreter(
 @atexit.register
 def _end_server() -> None:
     if _server is not None:
-        _server.end()
+        with ignoring_ctrl_c():
+            _server.end()
 
 
 def _forget() -> None:

@@ -90,9 +90,21 @@ class TuneDispatch:
         self._coordinator.end_with(error)
         self.ends_now = True
 
+    def take_ctrl_c(self) -> None:
+        """Take Ctrl-C: the first time, the trials finish their steps."""
+        self._coordinator.take_ctrl_c()
+        self.ends_now = self.error is not None
+
+    def announce(self, notice: str) -> None:
+        """Show a notice about the search while it runs."""
+        self._coordinator.announce(notice)
+
     def next(self, tune_id: str) -> TuneConfig | None:
         """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
         if self.is_over:
+            return None
+        if self.interruption.signal and not self._numbers:  # Tune waits for a trial, and looks at nothing else
+            self.end_with(KeyboardInterrupt())
             return None
         if len(self._numbers) - len(self._paused) >= self._slots() and not self._is_gathering():
             return None

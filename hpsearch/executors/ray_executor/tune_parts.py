@@ -146,6 +146,8 @@ class WorkerEvents(Guarded, tune.Callback):
         if not interruption.signal or self._dispatch.error is not None:
             return
         running = [each for each in trials if each.status == Trial.RUNNING]
+        if running and not self._finishing:
+            self._dispatch.announce(interruption.announcement)
         for trial in (each for each in running if each.trial_id not in self._finishing):
             worker: Any = trial.temporary_state.ray_actor
             worker.finish_step.remote(interruption.signal)

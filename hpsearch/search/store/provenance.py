@@ -35,6 +35,7 @@ def describe_environment(
     data: Mapping[str, object],
     functions: Mapping[str, object] | None = None,
     processes: int = 1,
+    names: Mapping[str, str] | None = None,
 ) -> JsonObject:
     """Return arguments, package versions, machine, names and fingerprints of data and functions, for `study.json`.
 
@@ -43,6 +44,7 @@ def describe_environment(
         data: names to datasets, such as ``{"train_dataset": ...}``, or to their fingerprints.
         functions: names to functions, such as ``{"model_init": ...}``.
         processes: the number of processes that train each trial.
+        names: of the model and the datasets, where `data` and `functions` do not show them.
     """
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -58,11 +60,11 @@ def describe_environment(
         "functions": fingerprints(functions or {}),
         "fingerprint_scheme": SCHEME,
         PROCESSES: processes,
-        NAMES: _names(data, (functions or {}).get(MODEL_INIT)),
+        NAMES: {**names_of(data, (functions or {}).get(MODEL_INIT)), **(names or {})},
     }
 
 
-def _names(data: Mapping[str, object], model_init: Any) -> dict[str, str]:
+def names_of(data: Mapping[str, object], model_init: Any = None) -> dict[str, str]:
     """Return the names of the model and of the datasets, as far as they have any; they only inform readers."""
     names = {name: _name_of_dataset(each) for name, each in data.items()}
     if model_init is not None:

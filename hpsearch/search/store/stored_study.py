@@ -134,7 +134,7 @@ class StoredStudy:
     @property
     def description(self) -> str:
         """What is optimised, and under which constraints, in words."""
-        return describe(self.objectives, self.constraints)
+        return describe(self.objectives, self.constraints, self.unit)
 
 
 def _objective(name: str, direction: str) -> Objective:

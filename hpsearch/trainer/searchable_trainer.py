@@ -140,11 +140,11 @@ class SearchableTrainer:
             StudyError, ArgumentError: it has not.
         """
         check_trainer(self.trainer, folds is not None)
-        check_early_stopping(self.trainer.callbacks, self.args)
         if folds is not None:
             self._first_fold = folds[0]
             evaluation = select_samples(self.trainer.train_dataset, folds[0].evaluation)
             self.trainer = self.trainer.evaluated_on(evaluation)  # of the first fold; each trial has those of its own
+        check_early_stopping(self.trainer.callbacks, self.trainer.args)
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""

@@ -22,7 +22,9 @@ class Worker:
 
 
 def test_a_worker_that_takes_over_after_the_signal_is_told_of_it_too() -> None:
-    dispatch: Any = SimpleNamespace(interruption=Interruption(), error=None, seconds_left=None)
+    said: list[str] = []
+    interruption = Interruption()
+    dispatch: Any = SimpleNamespace(interruption=interruption, error=None, seconds_left=None, announce=said.append)
     events = WorkerEvents(dispatch, lambda: None)
     workers = [Worker(), Worker()]
     dispatch.interruption.note(signal.SIGUSR1)
@@ -34,3 +36,4 @@ def test_a_worker_that_takes_over_after_the_signal_is_told_of_it_too() -> None:
         for step in range(2):
             events.on_step_begin(step, [trial])
     assert [each.signals for each in workers] == [[signal.SIGUSR1]] * 2
+    assert set(said) == {interruption.announcement}

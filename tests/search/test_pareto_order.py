@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.search.decisions.agreement import Agreement, agreement
+from hpsearch.search.decisions.agreement import Agreement, Compared, agreement
 from hpsearch.search.decisions.pareto_order import ParetoRanks, fronts, pareto_order
 
 numbers = st.integers(0, 6).map(float) | st.just(math.inf)
@@ -102,9 +102,12 @@ def test_a_thousand_trials_at_a_rung_are_ranked_in_no_time(kind: str) -> None:
 )
 def test_a_pair_agrees_if_the_trial_that_dominates_at_the_rung_dominates_at_the_end(late: Any, found: Any) -> None:
     early = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
-    assert agreement(list(zip(early, late, strict=True))) == found
+    compared = [Compared(each, None, final) for each, final in zip(early, late, strict=True)]
+    assert agreement(compared) == found
+    probes = [Compared(each, at_last_rung, None) for each, at_last_rung in zip(early, late, strict=True)]
+    assert agreement(probes) == found
 
 
 def test_pairs_of_which_neither_dominates_at_the_rung_are_not_compared() -> None:
     early = [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]
-    assert agreement([(each, each) for each in early]) == Agreement(0, 0, 3)
+    assert agreement([Compared(each, None, each) for each in early]) == Agreement(0, 0, 3)

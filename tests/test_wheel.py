@@ -90,4 +90,4 @@ def test_names_are_completed_in_a_shell(installed: Path, tmp_path: Path) -> None
         COMP_WORDS="hpsearch re",
         COMP_CWORD="1",
     )
-    assert told.split() == ["resume", "report", "retry", "replay"]
+    assert told.split() == ["resume", "report", "requests", "retry", "replay"]

@@ -1,3 +1,3 @@
 """The version of hpsearch."""
 
-__version__ = "0.9.0.dev0"
+__version__ = "1.0.0"

@@ -215,7 +215,7 @@ def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_at_on
             press()
         assert search.interruption.signal == signal.SIGINT
         assert search.interruption.reason == "interrupted by the user"
-        assert search.announced.get(timeout=60).endswith("Ctrl-C again ends at once")
+        assert search.announced.get(timeout=60).endswith("Ctrl-C again ends immediately")
         with pytest.raises(ZeroDivisionError), ctrl_c_as_interruption():  # the press that was noted makes nothing of it
             1 // 0  # noqa: B018
         with pytest.raises(KeyboardInterrupt):

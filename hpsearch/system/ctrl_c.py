@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from types import FrameType
 from typing import Any
 
@@ -42,7 +42,28 @@ def ctrl_c_as_interruption() -> Iterator[None]:
     drops the errors of a destructor, so a Ctrl-C that fell into one is pressed again, once the destructor has ended.
     What Ctrl-C does stays as it was: one that only makes a note interrupts nothing. Only in the main thread.
     """
-    presses: list[int] = []
+    errors: list[BaseException] = []
+
+    def keep(error: BaseException) -> bool:
+        errors.append(error)
+        return False
+
+    with ctrl_c_errors_handled(keep):
+        try:
+            with _pressed_again(errors):
+                yield
+        except Exception as error:
+            if errors:
+                raise KeyboardInterrupt from error
+            raise
+
+
+@contextlib.contextmanager
+def ctrl_c_errors_handled(handle_error: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Call `handle_error` with what Ctrl-C raises while the block runs; it is raised unless that returns True.
+
+    Only in the main thread, and unless Ctrl-C is ignored.
+    """
     with restored_signals("SIGINT") as handlers:
         before = handlers.get(signal.SIGINT)
         if callable(before):
@@ -50,27 +71,21 @@ def ctrl_c_as_interruption() -> Iterator[None]:
             def handle(number: int, frame: object) -> None:
                 try:
                     before(number, frame)
-                except BaseException:
-                    presses.append(number)
-                    raise
+                except BaseException as error:
+                    if not handle_error(error):
+                        raise
 
             signal.signal(signal.SIGINT, handle)
-        try:
-            with _pressed_again(presses):
-                yield
-        except Exception as error:
-            if presses:
-                raise KeyboardInterrupt from error
-            raise
+        yield
 
 
 @contextlib.contextmanager
-def _pressed_again(presses: list[int]) -> Iterator[None]:
-    """Press Ctrl-C once more whenever Python drops a KeyboardInterrupt of these presses while the block runs."""
+def _pressed_again(errors: Sized) -> Iterator[None]:
+    """Press Ctrl-C once more whenever Python drops a KeyboardInterrupt in the block, once Ctrl-C has raised errors."""
     main, before = threading.main_thread().ident, sys.unraisablehook
 
     def drop(dropped: sys.UnraisableHookArgs) -> None:
-        if presses and main is not None and issubclass(dropped.exc_type, KeyboardInterrupt):
+        if len(errors) and main is not None and issubclass(dropped.exc_type, KeyboardInterrupt):
             threading.Timer(SECONDS_TO_THE_NEXT_PRESS, signal.pthread_kill, (main, signal.SIGINT)).start()
         else:
             before(dropped)

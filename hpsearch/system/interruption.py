@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SearchInterrupted
-from .ctrl_c import put_back, restored_signals
+from .ctrl_c import ctrl_c_errors_handled, put_back
 from .redaction import holds_secret
 
 # SIGTERM: preemption, `kill`, the end of a container. SIGUSR1: what Slurm's --signal sends by convention.
@@ -77,7 +77,7 @@ class Interruption:
     def announcement(self) -> str:
         """What the running trials do now that a signal has come."""
         if self.is_by_user:
-            return "Ctrl-C: finishing the step, writing a checkpoint; Ctrl-C again ends at once"
+            return "Ctrl-C: finishing the step, writing a checkpoint; Ctrl-C again ends immediately"
         return f"{self.name}: the trials write their checkpoints"
 
     @property
@@ -127,30 +127,18 @@ def finishing_at_ctrl_c(
     """
     first: list[float] = []
 
-    def is_taken() -> bool:
-        if first and _is_of_launcher() and clock() <= first[0] + _SECONDS_OF_ONE_REQUEST:
-            return True
-        if interruption.signal or not interruption.is_awaited:
-            return False
-        first.append(clock())
-        interruption.note(signal.SIGINT)
-        threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
+    def note(error: BaseException) -> bool:
+        if not (first and _is_of_launcher() and clock() <= first[0] + _SECONDS_OF_ONE_REQUEST):
+            if interruption.signal or not interruption.is_awaited:
+                return False
+            first.append(clock())
+            interruption.note(signal.SIGINT)
+            threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
+        if not isinstance(error, KeyboardInterrupt):
+            interruption.error = interruption.error or error
         return True
 
-    with restored_signals("SIGINT") as handlers:
-        before = handlers.get(signal.SIGINT)
-        if callable(before):
-
-            def handle(number: int, frame: object) -> None:
-                try:
-                    before(number, frame)
-                except BaseException as error:
-                    if not is_taken():
-                        raise
-                    if not isinstance(error, KeyboardInterrupt):
-                        interruption.error = interruption.error or error
-
-            signal.signal(signal.SIGINT, handle)
+    with ctrl_c_errors_handled(note):
         yield
 
 

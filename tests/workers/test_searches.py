@@ -504,7 +504,7 @@ def test_a_second_ctrl_c_ends_all_within_five_seconds_although_the_trials_sleep_
     with Script(tmp_path) as script:
         script.wait_until_held()
         script.press_ctrl_c()
-        script.read_to("Ctrl-C again ends at once")
+        script.read_to("Ctrl-C again ends immediately")
         script.press_ctrl_c()
         assert are_gone(script.workers(), 5.0)
         code, told = script.result()

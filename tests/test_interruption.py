@@ -9,6 +9,7 @@ import queue
 import shlex
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,7 +209,7 @@ def ctrl_c() -> Iterator[Callable[[Any], None]]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_at_once(clock: Clock) -> None:
+def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_immediately(clock: Clock) -> None:
     search, before = AwaitsCtrlC(clock), signal.getsignal(signal.SIGINT)
     with search.block:
         with ctrl_c_as_interruption():
@@ -224,14 +225,31 @@ def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_at_on
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_ends_at_once_while_there_is_nothing_to_lose(clock: Clock) -> None:
+@pytest.mark.process
+def test_a_forked_child_lets_the_first_ctrl_c_pass_in_silence(clock: Clock) -> None:
+    """A terminal sends Ctrl-C to the workers of a DataLoader too, whose parent finishes the step with their batches."""
+    announced: list[str] = []
+    interruption = Interruption(clock)
+    interruption.is_awaited = True
+    with finishing_at_ctrl_c(interruption, announced.append, clock):
+        child = os.fork()
+        if child == 0:
+            press()
+            for thread in set(threading.enumerate()) - {threading.current_thread()}:
+                thread.join()
+            os._exit(len(announced))
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_ctrl_c_ends_immediately_while_there_is_nothing_to_lose(clock: Clock) -> None:
     search = AwaitsCtrlC(clock, is_awaited=False)
     with search.block, pytest.raises(KeyboardInterrupt):
         press()
     assert search.interruption.signal == 0
 
 
-def test_ctrl_c_after_a_signal_ends_at_once(clock: Clock) -> None:
+def test_ctrl_c_after_a_signal_ends_immediately(clock: Clock) -> None:
     search = AwaitsCtrlC(clock)
     search.interruption.note(signal.SIGTERM)
     with search.block, pytest.raises(KeyboardInterrupt):

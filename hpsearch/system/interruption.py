@@ -118,7 +118,8 @@ def finishing_at_ctrl_c(
 
     Ctrl-C again is that error, as it is while no trial is awaited: there is nothing to lose. A handler of the program
     is called immediately; what it raises is kept until the search has ended, and if it raises nothing, the search
-    continues. Only in the main thread.
+    continues. Only in the main thread. A child by fork, such as a worker of a DataLoader, which a terminal sends Ctrl-C
+    too, lets the first one pass and says nothing: its parent ends it.
 
     Args:
         interruption: notes it, and knows whether a trial is awaited.
@@ -126,6 +127,7 @@ def finishing_at_ctrl_c(
         clock: returns the seconds since some moment.
     """
     first: list[float] = []
+    process = os.getpid()
 
     def note(error: BaseException) -> bool:
         if not (first and _is_of_launcher() and clock() <= first[0] + _SECONDS_OF_ONE_REQUEST):
@@ -133,7 +135,8 @@ def finishing_at_ctrl_c(
                 return False
             first.append(clock())
             interruption.note(signal.SIGINT)
-            threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
+            if os.getpid() == process:
+                threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
         if not isinstance(error, KeyboardInterrupt):
             interruption.error = interruption.error or error
         return True

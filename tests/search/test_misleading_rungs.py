@@ -89,6 +89,19 @@ def test_probes_are_compared_with_others_at_the_last_rung_only() -> None:
     assert at_rungs.next(better) is better[0]
 
 
+def test_a_probe_that_paused_before_the_last_rung_is_ranked_where_it_is() -> None:
+    others = [trial(number, 0.5 + number / 100) for number in range(3, 12)]
+    for loss, best in ((0.1, 0), (0.9, 3)):
+        at_rungs, known = rungs(n_trials=None, budget=10, ladder=PROBED), [trial(0, loss), *others]
+        following, last = at_rungs.next(known), at_rungs.last(known)
+        assert following is not None
+        assert last is not None
+        assert (following.number, last.number) == (best, best)
+    at_rungs = rungs(n_trials=12, ladder=PROBED)
+    known = [trial(number, 0.9 if number == 0 else 0.5 + number / 100) for number in range(12)]
+    assert 0 in [each.number for each in at_rungs.unpromotable(known)]
+
+
 def probes(*losses: Sequence[float], state: TrialState = TrialState.PAUSED) -> list[TrialRecord]:
     """Return probes that have come to the last rung, with losses after epochs 1, 3 and 9."""
     return [trial(number, *each, state=state) for number, each in enumerate(losses)]

@@ -59,7 +59,7 @@ class Standing:
         top: the highest of these levels.
         is_ranked: whether it is among the trials that are compared at rungs.
         ranked_costs: the costs by which it is compared at rungs: none if it is not; not that at a rung that a probe
-            has passed.
+            has passed without a pause.
         promoted_from: of `ranked_costs`, the levels that it was promoted from, or passed.
     """
 
@@ -251,10 +251,13 @@ class Standings:
         for level, cost in climb:
             costs.setdefault(level, cost)
         is_ranked = trial.state not in WITHOUT_RESULT and self.is_ranked(trial)
-        passed = [level for level, cost in costs.items() if self.passes(level, trial) and cost.value != math.inf]
+        top = max(costs, default=0)
+        passed = {level for level, cost in costs.items() if self.passes(level, trial) and cost.value != math.inf}
+        if trial.state is TrialState.PAUSED:
+            passed.discard(top)  # where a budget paused it, or another ladder
         ranked = {level: cost for level, cost in costs.items() if is_ranked and level not in passed}
         promoted_from = frozenset(level for level in ranked if _is_past(level, climb, trial.state))
-        return Standing(trial, costs, max(costs, default=0), is_ranked, ranked, promoted_from)
+        return Standing(trial, costs, top, is_ranked, ranked, promoted_from)
 
     def _replace(self, before: Standing | None, now: Standing) -> None:
         if before is not None:

@@ -182,7 +182,8 @@ class Search:
 
     def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
         if not self.ranks.is_main:
-            return self._result(follow(self.recipe, self.study, self.ranks, interruption))
+            with finishing_at_ctrl_c(interruption, lambda notice: None):  # the main process announces it
+                return self._result(follow(self.recipe, self.study, self.ranks, interruption))
         self.listener.on_search_prepare(self.study)
         folder = StudyFolder(self.study)
         session = SearchSession(

@@ -155,18 +155,28 @@ def test_a_program_that_starts_ray_exits_with_the_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("receiver", ["agent", "rank 1"])
+@pytest.mark.parametrize(
+    ("number", "receivers"),
+    [
+        pytest.param(signal.SIGTERM, ["agent"], id="agent-SIGTERM"),
+        pytest.param(signal.SIGUSR1, ["rank 1"], id="rank 1-SIGUSR1"),
+        pytest.param(signal.SIGINT, ["agent"], id="agent-Ctrl-C"),
+        pytest.param(signal.SIGINT, ["rank 1", "rank 0", "agent"], id="terminal-Ctrl-C"),
+    ],
+)
 def test_all_ranks_leave_at_the_same_step(
-    tmp_path: Path, undisturbed: Callable[[str], Comparable], receiver: str
+    tmp_path: Path, undisturbed: Callable[[str], Comparable], number: signal.Signals, receivers: Sequence[str]
 ) -> None:
-    number = signal.SIGTERM if receiver == "agent" else signal.SIGUSR1
     module = "tests.support.signalled_search"
     with begin("torchrun", module, [str(tmp_path), "inline", "1"]) as program:
         wait_until_slow(tmp_path, 2, program)
-        os.kill(program.pid if receiver == "agent" else rank(program.pid, 1), number)
+        processes = {"agent": program.pid, **{f"rank {each}": rank(program.pid, each) for each in (0, 1)}}
+        for each in receivers:
+            os.kill(processes[each], number)
         output, _ = program.communicate()
     assert "DistNetworkError" not in output
-    assert f"interrupted by {number.name} after 1 of 3 trials" in output
+    by = "" if number == signal.SIGINT else f" by {number.name}"
+    assert f"interrupted{by} after 1 of 3 trials" in output
     assert_interrupted(tmp_path, [1], number.name)
     with begin("torchrun", module, [str(tmp_path), "inline"]) as program:
         output, _ = program.communicate()

@@ -463,7 +463,7 @@ def _main() -> None:
     """Be ``python``: let the server fork a program with the files of this process, and end as it ends."""
     address = os.environ.pop(_ADDRESS)
     program = Program(address, _Order(os.getcwd(), dict(os.environ), tuple(sys.argv[1:])), [0, 1, 2])
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # what a launcher sends to its processes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # what a launcher sends to its processes
         signal.signal(number, lambda each, _: os.kill(program.pid, each))
     code = program.wait()
     if code < 0:

@@ -208,6 +208,8 @@ class FunctionCall:
             if self.args.reads_checkpoint:
                 saved_nothing = "has saved nothing since the report before the last one"
                 self._notice_once("pause", f"{self._name} {saved_nothing}: its trials do not pause at such rungs")
+        if self.args.reads_checkpoint and self._saved_at is not None:  # it will save again, and ask again here
+            reporting.on_step_begin(*self._event)
         return False
 
     @contextlib.contextmanager
@@ -219,8 +221,6 @@ class FunctionCall:
             self._note_in_checkpoint(Path(partial))
         self._saved_at = step
         reporting.on_save(*self._event)
-        if self.args.reads_checkpoint:  # it has saved once, so it will again, after its next report
-            reporting.on_step_begin(*self._event)
 
     def evaluate(self, eval_dataset: object = None) -> dict[str, float]:
         """Return the last report: a function evaluates itself."""

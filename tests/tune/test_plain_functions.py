@@ -460,6 +460,24 @@ def test_ctrl_c_lets_a_function_that_saves_complete_its_step_and_the_trial_resum
     assert [len(record.reports) for record in best.run_summary.records] == [STEPS] * 3
 
 
+def test_ctrl_c_immediately_ends_a_function_that_saves_but_does_not_ask_whether_it_ends() -> None:
+    steps: list[int] = []
+
+    def never_asks(trial: FunctionTrial) -> None:
+        assert trial.checkpoint is None
+        for step in range(1, STEPS + 1):
+            steps.append(step)
+            trial.report({"loss": curve(trial, step)}, step)
+            with trial.save() as folder:
+                (folder / "state").touch()
+            if step == 2:
+                os.kill(os.getpid(), 2)
+
+    with pytest.raises(hpsearch.SearchInterrupted):
+        search(never_asks, {"x": Float(-3.0, 3.0)}, max_resource=STEPS, n_trials=1)
+    assert max(steps) == 2
+
+
 def test_a_limit_in_epochs_counts_steps() -> None:
     records = search(Loop(), max_resource=STEPS, n_trials=4, pruner=None, trial_max_epochs=2).run_summary.records
     assert [record.state.value for record in records] == ["stopped"] * 4

@@ -4,7 +4,7 @@ Every public name is imported when it is first used, so that `import hpsearch` i
 
     >>> import hpsearch
     >>> hpsearch.Float(0.0, 1.0)
-    Float(low=0.0, high=1.0, log=False, step=None, default=None, prior=None)
+    Float(0.0, 1.0)
 """
 
 from __future__ import annotations

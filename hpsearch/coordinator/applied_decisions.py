@@ -226,18 +226,13 @@ class AppliedDecisions:
         return next(iter(requested.without_trial(self._begun)), None)
 
     def _by_hand(self, trials: Sequence[TrialRecord]) -> frozenset[int]:
-        """Return the numbers of those of the trials that the user has promoted."""
+        """Return the numbers of those of the trials that the user has promoted, or requested, and of the replicas."""
         folder, promoted = self._study.folder, self._session.requests.now().promoted
         return frozenset(
             each.number
             for each in trials
             if each.state.is_open
-            and (
-                each.number in promoted
-                or each.extends is not None
-                or each.replica is not None
-                or is_marked(folder, each.name)
-            )
+            and (each.number in promoted or each.origin is not None or is_marked(folder, each.name))
         )
 
     def _closing(self, paused: Sequence[TrialRecord]) -> Closing | None:

@@ -14,11 +14,7 @@ from tests.support.live_requests import search
     ("command", "said"),
     [
         (["retry", "1"], "a new trial begins when the search continues"),
-        (
-            ["add", "--learning_rate", "0.5"],
-            "with learning_rate=0.5; the sampler chooses the others (one trial more than its n_trials)",
-        ),
-        (["add", "--like=0", "--learning_rate=0.5"], "with learning_rate=0.5; the others are those of trial 0"),
+        (["add", "--learning_rate", "0.5"], "with learning_rate=0.5 (one trial more than its n_trials)"),
         (["add", "--like", "0"], "with the parameters of trial 0"),
         (["stop", "1"], "Trial 1 is complete"),
         (["extend", "1", "--num_train_epochs", "9"], "no checkpoint with the state of its optimizer"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hpsearch import (
     Categorical,
     Float,
+    Ladder,
     NoCompletedTrialError,
     SearchInterrupted,
     SpaceError,
@@ -66,10 +66,7 @@ def test_a_trial_with_given_parameters_comes_next_and_raises_the_total(tmp_path:
     assert added.params == {"learning_rate": 0.25}
     assert added.number == 2 or n_jobs == 2  # the other worker may have begun more before
     assert (added.origin["kind"], added.origin["trial"]) == ("add", None)
-    assert asks.answers == [
-        "a new trial begins as soon as a worker is free, with learning_rate=0.25; the sampler chooses the others "
-        "(5 trials in all)"
-    ]
+    assert asks.answers == ["a new trial begins as soon as a worker is free, with learning_rate=0.25 (5 trials in all)"]
     assert asks.totals == [5]
     assert summary.study.n_trials == 5
     assert open_study(tmp_path / "study").study.n_trials == 5
@@ -104,6 +101,21 @@ def test_a_trial_like_another_one_has_its_other_parameters(tmp_path: Path) -> No
     records = found.run_summary.records
     added = next(each for each in records if each.origin is not None)
     assert added.params == {"learning_rate": records[0].params["learning_rate"], "weight_decay": 0.05}
+    assert "with weight_decay=0.05; the others are those of trial 0 (4 trials in all)" in asks.answers[0]
+    assert "with weight_decay=0.05; the sampler chooses the others (" in open_study(folder).add({"weight_decay": 0.05})
+
+
+def test_a_requested_trial_trains_to_completion_whatever_the_rungs_decide(tmp_path: Path) -> None:
+    ladder = Ladder((1 / 6, 1 / 2), 3)
+    search(tmp_path, n_trials=6, pruner=ladder)
+    study = open_study(tmp_path / "study")
+    pruned = next(each for each in study.records if each.state is TrialState.PRUNED)
+    worst = "with learning_rate=0.0001; it trains to completion (one trial more than its n_trials)"
+    assert study.add({"learning_rate": 1e-4}).endswith(worst)
+    study.retry(pruned.number)
+    records = search(tmp_path, n_trials=6, pruner=ladder).run_summary.records
+    assert [each.state for each in records[6:]] == [TrialState.COMPLETE] * 2
+    assert records[7].params == pruned.params
 
 
 def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by_looking(
@@ -111,7 +123,7 @@ def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by
 ) -> None:
     search(tmp_path)
     study = open_study(tmp_path / "study")
-    assert re.search(r"when the search continues \(the same command again, or hpsearch resume", study.retry(2))
+    assert study.retry(2).startswith("a new trial begins when the search continues (run its program again), with")
     study.add({"learning_rate": 0.5})
     assert main(["show", str(tmp_path / "study")]) == 0
     assert "requested: retry 2, add learning_rate=0.5\n" in capsys.readouterr().out

@@ -344,7 +344,7 @@ def test_a_value_outside_its_parameter_is_refused_at_the_second_suggestion() -> 
     with pytest.raises(SpaceError) as caught:
         trial.suggest_int("x", 0, 4)
     assert "x=9" in str(caught.value)
-    assert "high=4" in str(caught.value)
+    assert "Int(0, 4)" in str(caught.value)
 
 
 def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:

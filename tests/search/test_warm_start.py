@@ -184,7 +184,7 @@ def study_with(n_trials: int = 1, value: float | None = 1.0, **params: float) ->
         ),
         (
             study_with(3, weight_decay=500.0),
-            "3 have values such as weight_decay=500.0, which is not in Float(low=0.0, ",
+            "3 have values such as weight_decay=500.0, which is not in Float(0.0, ",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def from_ray(hp_space: object, seed: int) -> Any:
     Examples:
         >>> from ray import tune
         >>> from_ray({"seed": tune.randint(1, 41), "learning_rate": tune.loguniform(1e-6, 1e-4)}, seed=42)["seed"]
-        Int(low=1, high=40, log=False, step=1, default=None, prior=None)
+        Int(1, 40)
     """
     if isinstance(hp_space, Mapping):
         if not has_entries_of_ray(hp_space):

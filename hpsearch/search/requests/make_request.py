@@ -16,13 +16,13 @@ from ...system.files import entries
 from ...system.json_types import JsonObject
 from ...system.spelling import nearest_name
 from ..metrics.selection import ranking
-from ..space.initial_trials import check_given, in_open_branches
+from ..space.initial_trials import check_given, in_open_branches, left_to_sampler
 from ..space.parameters import Params
 from ..space.search_space import SearchSpace
 from ..store.live_sessions import sessions_at_work
 from ..store.retention import CHECKPOINT
 from ..store.stored_study import TRIALS_WAIT, StoredStudy
-from ..store.study_folder import CANNOT_EXTEND
+from ..store.study_folder import CANNOT_EXTEND, COMMAND_FILE
 from ..study import DEFINE_BY_RUN, SEEDS, check_whole, flat
 from ..trial import TrialRecord, TrialState
 from .in_effect import InEffect
@@ -67,6 +67,8 @@ class _Found(NamedTuple):
 
 def when_it_continues(folder: Path) -> str:
     """Return when a request to a study is followed for which no search is running, and by which command."""
+    if not Path(folder, COMMAND_FILE).exists():
+        return "when the search continues (run its program again)"
     return f"when the search continues (the same command again, or hpsearch resume {shlex.quote(str(folder))})"
 
 
@@ -160,8 +162,7 @@ def add(folder: str | os.PathLike[str], params: Mapping[str, object], like: int 
         earlier = {} if like is None else found.trial(like).params
         _check_params(found.study, params, earlier)
         given = ", ".join(f"{name}={value!r}" for name, value in params.items())
-        other = "the sampler chooses the others" if like is None else f"the others are those of trial {like}"
-        told = f"with {given}; {other}" if given else f"with the parameters of trial {like}"
+        told = f"with {given}{_others(found.study, params, like)}" if given else f"with the parameters of trial {like}"
         together = _in_open_branches(found.study, {**earlier, **params})
         return Request(Kind.ADD, like, together), _new_trial(found, told)
 
@@ -187,7 +188,7 @@ def extend(folder: str | os.PathLike[str], number: int, arguments: Mapping[str, 
             )
         told = (
             f"from the last checkpoint of trial {number}, with {name}={length}; its schedule is that of the new "
-            "length from there on, and it trains to completion"
+            "length from there on"
         )
         return Request(Kind.EXTEND, number, trial.params, {name: length}), _new_trial(found, told)
 
@@ -294,7 +295,16 @@ def _new_trial(found: _Found, told: str) -> str:
         in_all = " (one trial more than its n_trials)"
     else:
         in_all = "" if total is None else f" ({total + 1} trials in all)"
-    return f"a new trial begins {found.when_free}, {told}{in_all}"
+    to_its_end = "; it trains to completion" if found.study.settings.get(TRIALS_WAIT) else ""
+    return f"a new trial begins {found.when_free}, {told}{to_its_end}{in_all}"
+
+
+def _others(study: StoredStudy, params: Mapping[str, object], like: int | None) -> str:
+    """Return, to follow on given parameters, where the others are from; empty if there are none."""
+    described = study.described_space()
+    if isinstance(described, Mapping) and not left_to_sampler(params, SearchSpace.from_description(described)):
+        return ""
+    return "; the sampler chooses the others" if like is None else f"; the others are those of trial {like}"
 
 
 def _check_at_work(found: _Found, what: str) -> None:

@@ -72,6 +72,22 @@ def check_given(
             raise SpaceError(f"{what} {name}={value!r}, which exists only under {under}; give that too.")
 
 
+def left_to_sampler(params: Mapping[str, object], space: SearchSpace) -> list[str]:
+    """Return the names of the parameters that a trial with these given ones still needs, or may need.
+
+    >>> from hpsearch import Categorical, Float
+    >>> space = SearchSpace({"optim": Categorical({"sgd": {"momentum": Float(0.0, 1.0)}, "adamw_torch": {}})})
+    >>> [left_to_sampler({"optim": optim}, space) for optim in ("sgd", "adamw_torch")], left_to_sampler({}, space)
+    ([['momentum'], []], ['optim', 'momentum'])
+    """
+    return [
+        name
+        for name, places in _places(space).items()
+        if name not in params
+        and any(all(params.get(key, each) == each for key, each in where.items()) for where in places)
+    ]
+
+
 def in_open_branches(params: Mapping[str, object], space: SearchSpace) -> Params:
     """Return parameters without those of branches that others of them close; what is not in the space stays.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from fractions import Fraction
 from typing import Any, TypeGuard, Union
 
@@ -48,6 +48,9 @@ class Float:
         _check_range(self)
         if self.log and self.step is not None:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
+
+    def __repr__(self) -> str:
+        return _as_code(self, repr(self.low), repr(self.high))
 
     def contains(self, value: object) -> bool:
         """Return whether `value` is a number this parameter can take."""
@@ -109,6 +112,9 @@ class Int:
         if self.log and self.step != 1:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
+    def __repr__(self) -> str:
+        return _as_code(self, repr(self.low), repr(self.high))
+
     def contains(self, value: object) -> bool:
         """Return whether `value` is a whole number this parameter can take."""
         if not _is_finite(value) or not float(value).is_integer() or not self.low <= value <= self.high:
@@ -169,6 +175,10 @@ class Categorical:
             object.__setattr__(self, name, value)
         self._check()
 
+    def __repr__(self) -> str:
+        branched = {choice: dict(self.branches.get(choice, {})) for choice in self.choices}
+        return _as_code(self, repr(branched if any(branched.values()) else list(self.choices)))
+
     def _check(self) -> None:
         choices = self.choices
         if not choices:
@@ -213,6 +223,14 @@ class Categorical:
 
 
 Parameter = Union[Float, Int, Categorical]
+
+
+def _as_code(parameter: Parameter, *first: str) -> str:
+    """Return the call that makes a parameter, without the arguments that have their default."""
+    usual = {each.name: None if each.default is MISSING else each.default for each in fields(parameter)}
+    named = {name: getattr(parameter, name) for name in ("log", "step", "default", "prior") if name in usual}
+    changed = [f"{name}={value!r}" for name, value in named.items() if value != usual[name]]
+    return f"{type(parameter).__name__}({', '.join([*first, *changed])})"
 
 
 def _check_range(parameter: Float | Int) -> None:

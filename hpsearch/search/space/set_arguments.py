@@ -26,7 +26,7 @@ def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> 
         >>> from hpsearch import Float, SearchSpace
         >>> space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0, 0.99)}})})
         >>> without_set_arguments(space, {"optim": "sgd"})[0]
-        {'optim.momentum': Float(low=0, high=0.99, log=False, step=None, default=None, prior=None)}
+        {'optim.momentum': Float(0, 0.99)}
     """
     if not arguments:
         return hp_space, []

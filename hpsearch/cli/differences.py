@@ -15,7 +15,7 @@ from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
-from ..search.wording import format_value
+from ..search.wording import format_value, metric_label
 from ..system.json_types import JsonObject
 from .aligned_numbers import is_number
 from .trial_table import parameters
@@ -77,10 +77,11 @@ def rows_of_trials(pair: Sequence[TrialRow], study: StoredStudy) -> list[Row]:
     rows = [_row(_RESULT, "state", [each.state.value for each in trials])]
     for place, objective in enumerate(study.objectives):
         values = [each.values[place] if each.values else NOT_RECORDED for each in records]
-        rows.append(_row(_RESULT, objective.name, values))
+        name = metric_label(objective.name, study.unit)
+        rows.append(_row(_RESULT, name, values))
         deviations = [each.deviations[place] if each.deviations else NOT_RECORDED for each in pair]
         if any(each.deviations for each in pair):
-            rows.append(_row(_RESULT, f"{objective.name}_std", deviations))
+            rows.append(_row(_RESULT, f"{name}_std", deviations))
     if any(each.runs > 1 for each in pair):
         rows.append(_row(_RESULT, "runs", [each.runs for each in pair]))
     if any(each.repeats is not None for each in pair):

@@ -44,12 +44,13 @@ def report(
     if file.is_dir():
         raise StudyError(f"--output {str(file)!r} is a folder; name a file in it, such as {str(file / REPORT_FILE)!r}.")
     summary = open_study(folder)
-    earlier = earlier_heading(file, summary.study.name)
+    earlier = earlier_heading(file, folder)
     kept = [name for name, given, each in zip(_NAMES, (title, note), earlier, strict=True) if given is None and each]
     title, note = (each if given is None else given for given, each in zip((title, note), earlier, strict=True))
     write_report(summary, file, title=title, note=note)
     print(file)
     if kept:
         options = " ".join(f"--{name} ''" for name in kept)
-        print(f"kept the {' and the '.join(kept)} of the earlier report; {options} removes them", file=sys.stderr)
+        them = "them" if len(kept) > 1 else "it"
+        print(f"kept the {' and the '.join(kept)} of the earlier report; {options} removes {them}", file=sys.stderr)
     say_problems(summary)

@@ -40,7 +40,9 @@ def show(
     columns: Annotated[
         str | None, typer.Option(help="Names of columns, such as learning_rate,value,seed.", show_default="what varies")
     ] = None,
-    state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; repeatable.")] = None,
+    state: Annotated[
+        list[State] | None, typer.Option(help="Only trials in this state, without the findings about all; repeatable.")
+    ] = None,
     runs: Annotated[
         bool, typer.Option("--runs", help="A row for each training run: with repeats or folds, a trial has several.")
     ] = False,
@@ -76,11 +78,13 @@ def show(
         print(summary.trials_markdown(limit or _OF_MANY) if is_as_it_is else found, end="")
     else:
         table = trial_table(summary, first, [each.strip() for each in columns.split(",")] if columns else ())
-        _print(summary, table, first, len(chosen), "run" if runs else "trial")
+        _print(summary, table, first, len(chosen), "run" if runs else "trial", has_findings=not wanted)
     say_problems(summary)
 
 
-def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRow], of: int, kind: str) -> None:
+def _print(
+    summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRow], of: int, kind: str, has_findings: bool
+) -> None:
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal  # a terminal breaks sentences between words; a pipe gets them whole
     study = summary.study
@@ -102,8 +106,12 @@ def _print(summary: OpenedStudy, table: TrialTable, shown: Sequence[TrialRow], o
     for sentence in failures_in_words(of_shown):
         console.print(Text(sentence), style="red")
     for about in (
-        held_out_in_words(summary),
-        *(each(study, summary.records) for each in (agreement_sentences, advice)),
+        ()
+        if not has_findings
+        else (  # of all trials
+            held_out_in_words(summary),
+            *(each(study, summary.records) for each in (agreement_sentences, advice)),
+        )
     ):
         for sentence in about:
             console.print(Text(sentence))

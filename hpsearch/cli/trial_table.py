@@ -51,7 +51,10 @@ def trial_table(summary: SearchSummary, shown: Sequence[TrialRow], wanted: Seque
     figures = _figures(summary, shown)
 
     def parameter(name: str) -> Column:
-        return _parameter_column(name, [parameters(each.trial).get(name) for each in shown])
+        given = [parameters(each.trial) for each in shown]
+        return _parameter_column(
+            name, ["None" if each.get(name, _MISSING) is None else each.get(name) for each in given]
+        )
 
     columns = [_number_column(shown, {each.number for each in summary.best()})]
     if wanted:
@@ -270,7 +273,5 @@ def notes_on_runs(summary: SearchSummary, shown: Sequence[TrialRow]) -> list[str
         return []
     names = ", ".join(each.name.removeprefix("eval_") for each in summary.study.objectives)
     unit = summary.study.unit
-    return [
-        f"{names}: mean of a trial's runs, with std; the order shrinks means of few runs; {unit}s, seconds: of all "
-        "runs; --runs lists them"
-    ]
+    order = "; the order shrinks means of few runs" if len(summary.study.objectives) == 1 else ""
+    return [f"{names}: mean of a trial's runs, with std{order}; {unit}s, seconds: of all runs; --runs lists them"]

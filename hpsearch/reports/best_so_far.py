@@ -81,6 +81,8 @@ class BestSoFar:
         if self.seen is None or (result is not None and not self._study.objective.is_better(self.seen.value, result)):
             assert self.result is not None, "one of the two is known"
             return f"best {format_value(result)} (trial {self.result.number})"
+        if self.result is not None and self.result.number == self.seen.number:
+            return f"best {format_value(result)} (trial {self.result.number}, {format_value(self.seen.value)} before)"
         told = f"best so far {format_value(self.seen.value)} ({self._whose(self.seen, records, running)})"
         end = "" if self.result is None else f"; best result {format_value(result)} (trial {self.result.number})"
         return told + end

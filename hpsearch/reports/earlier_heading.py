@@ -19,8 +19,13 @@ class Heading(NamedTuple):
     note: str | None = None
 
 
-def earlier_heading(file: Path, study: str) -> Heading:
-    """Return the title and the note of a report of a study, by its name; none of another file, which may be any.
+def label_of(study: Path) -> str:
+    """Return what a report knows its study by: the last two names of its folder, as most studies have the same one."""
+    return "/".join(study.resolve().parts[-2:])
+
+
+def earlier_heading(file: Path, study: Path) -> Heading:
+    """Return the title and the note of a report of the study in a folder; none of another file, which may be any.
 
     A link is not followed.
     """
@@ -28,7 +33,7 @@ def earlier_heading(file: Path, study: str) -> Heading:
         return Heading()
     with file.open(encoding="utf-8", errors="replace", newline="") as page:
         head = page.read(_CHARACTERS)
-    if _content(head, STUDY) != study:
+    if _content(head, STUDY) != label_of(study):
         return Heading()
     return Heading(_content(head, TITLE), _content(head, NOTE))
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from ..search.decisions.training_budget import full_runs
 from ..search.study import Study
 from ..search.trial import Report, TrialRecord, TrialState
-from ..search.wording import format_value
+from ..search.wording import format_value, metric_label
 from .curve_scale import CurveScale
 from .line_view import LineView
 from .live_view import progress_in_words
@@ -125,7 +125,8 @@ def _table(state: SearchState, latest: Sequence[int], now: float) -> str:
         return ""
     rows = [_Row.of(state, number, running.get(number), records.get(number), now) for number in shown]
     names = list(dict.fromkeys(name for row in rows for name in row.params))[:_PARAMETERS]
-    heads = ["trial", "state", "trained", *(each.name for each in state.study.objectives), "curve", "time", *names, ""]
+    metrics = [metric_label(each.name, state.study.unit) for each in state.study.objectives]
+    heads = ["trial", "state", "trained", *metrics, "curve", "time", *names, ""]
     head = "".join(f'<th scope="col" style="{_HEAD}">{_breakable(each)}</th>' for each in heads)
     count = len({*running, *records})
     more = f"<div>{count - len(shown)} other trials are not shown</div>" if count > len(shown) else ""

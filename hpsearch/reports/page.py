@@ -30,7 +30,7 @@ from ..system.files import write_text
 from ..version import __version__
 from .best_by_cost import label, resource_unit
 from .commands_to_repeat import how_to_repeat
-from .earlier_heading import NOTE, STUDY, TITLE
+from .earlier_heading import NOTE, STUDY, TITLE, label_of
 from .headline import Headline, headline, tiles
 from .machines_used import places
 from .tables import budget_in_words, count_states, format_duration, held_out_in_words
@@ -86,7 +86,7 @@ def write_report(
         study=summary.study,
         title=title or summary.study.name,
         note=note,
-        heading={STUDY: summary.study.name, TITLE: title, NOTE: note},
+        heading={STUDY: label_of(Path(summary.study.folder)), TITLE: title, NOTE: note},
         about=_model_and_data(summary),
         tiles=tiles(summary, figures),
         sentences=_in_words(summary, importances, figures),

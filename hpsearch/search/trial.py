@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -327,6 +327,19 @@ class Replica(NamedTuple):
 REPLICA, FOLD = "replica", "fold"
 KINDS_OF_REPLICAS = (REPLICA, FOLD)
 _ID_OF_A_REPLICA = re.compile(rf"({'|'.join(KINDS_OF_REPLICAS)})-(\d+)-(\d+)")
+
+
+def after_a_kill(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Return records of a study in which no process is at work: running trials are interrupted, as theirs was killed.
+
+    >>> [each.state.value for each in after_a_kill([TrialRecord(0, "run-0", TrialState.RUNNING, {})])]
+    ['interrupted']
+    """
+    running, reason = TrialState.RUNNING, "its process died"
+    return [
+        replace(each, state=TrialState.INTERRUPTED, reason=reason) if each.state is running else each
+        for each in records
+    ]
 
 
 def replica_of(origin: JsonObject | None) -> Replica | None:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NoReturn
 
 from ..backends.base import Backend
@@ -40,7 +41,7 @@ from ..search.store.study_folder import ADDED, CANNOT_EXTEND, StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
-from ..search.trial import TrialRecord
+from ..search.trial import TrialRecord, TrialState, after_a_kill
 from ..system.ctrl_c import ctrl_c_as_interruption, ignoring_ctrl_c
 from ..system.interruption import Interruption, finishing_at_ctrl_c, noticing_signals, own_command, set_exit_code
 from ..system.json_types import JsonObject
@@ -300,8 +301,10 @@ class Search:
                 about[CANNOT_EXTEND] = self.recipe.cannot_extend
             folder.write_settings(environment, about, records)
             session.open(records)
+            killed = [each for each in records if each.state is TrialState.RUNNING and session.records.is_alone()]
+            known = sorted([*session.records.records, *after_a_kill(killed)], key=attrgetter("number"))
         logger.info("%s; %s", self.study.description, "; ".join(notes))
-        self.listener.on_search_begin(self.study, session.records.records, notes)
+        self.listener.on_search_begin(self.study, known, notes)
         is_shown = type(self.listener) is not SearchListener  # else it is in the log alone, which prints warnings
         for notice in self.notices:
             logger.log(logging.INFO if is_shown else logging.WARNING, notice)

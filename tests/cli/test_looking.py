@@ -17,7 +17,9 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from hpsearch import open_study
 from hpsearch.reports.commands_to_repeat import how_to_repeat
+from hpsearch.search.result.advice import advice
 from hpsearch.search.store.held_out_file import HeldOutEvaluation, write_held_out
 from tests.support.command_line import TRIALS, Told
 from tests.support.html_pages import parse_html, text_of
@@ -83,6 +85,11 @@ def test_show_filters_by_state_and_limits(here: Path, told: Told) -> None:
     )
     _, out, _ = told("show", "--limit", "2")
     assert f"{TRIALS - 2} more trials: --limit {TRIALS}" in out
+    opened = open_study(here / "runs" / "spirals")
+    [finding, *_] = advice(opened.study, opened.records)
+    assert finding in out
+    _, out, _ = told("show", "--state", "pruned")
+    assert finding not in out
     _, out, _ = told("show", "--limit", str(TRIALS - 1))
     assert f"1 more trial: --limit {TRIALS}" in out
 

@@ -107,6 +107,12 @@ def test_a_parameter_of_a_branch_is_empty_in_the_other_trials_and_no_constant() 
     assert trial_table(trials, rows(trials)).constants == {}
 
 
+def test_none_is_a_value_of_a_parameter() -> None:
+    trials = summary_of([record(0, {"targets": None}, 0.5), record(1, {"targets": "all"}, 0.4)])
+    [targets] = [each for each in trial_table(trials, rows(trials)).columns if each.name == "targets"]
+    assert targets.cells == ("None", "all")
+
+
 def test_a_trial_that_failed_before_it_had_parameters_leaves_constants_as_they_are() -> None:
     trials = summary_of([record(0, {"a": 1}, 0.5), record(1, {"a": 1}, 0.4), record(2, {}, state=TrialState.FAILED)])
     assert trial_table(trials, rows(trials)).constants == {"a": 1}

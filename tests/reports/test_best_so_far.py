@@ -45,7 +45,7 @@ COMPLETE = record(2, 0.5, reports=reports(0.25, 0.5))
         ),
         (
             described([record(4, 0.4, reports=reports(0.9, 0.4))]),
-            "best so far 0.9 (trial 4, at step 1); best result 0.4 (trial 4)",
+            "best 0.4 (trial 4, 0.9 before)",
         ),
         (
             described([record(4, 0.4, TrialState.PAUSED, reports=reports(0.9, 0.4))]),

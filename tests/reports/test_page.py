@@ -174,13 +174,13 @@ def test_a_report_that_is_made_again_keeps_what_was_written_above_it(
 def test_what_was_written_above_a_report_is_of_its_study_and_no_other_file_matters(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     write_report(summary_of(made_up(2)), file, title='A "title"', note="One\ntwo")
-    assert earlier_heading(file, "digits") == ('A "title"', "One\ntwo")
-    assert earlier_heading(file, "other") == (None, None)
+    assert earlier_heading(file, Path("out/digits")) == ('A "title"', "One\ntwo")
+    assert earlier_heading(file, Path("other/digits")) == (None, None)
     (tmp_path / "link.html").symlink_to(file)
     for each in ("link.html", "missing.html", "."):
-        assert earlier_heading(tmp_path / each, "digits") == (None, None)
+        assert earlier_heading(tmp_path / each, Path("out/digits")) == (None, None)
     file.write_bytes(b"\xff\x00<html>")
-    assert earlier_heading(file, "digits") == (None, None)
+    assert earlier_heading(file, Path("out/digits")) == (None, None)
 
 
 def test_the_page_has_all_of_each_trial_for_a_file_but_no_folder_of_this_machine(tmp_path: Path) -> None:

@@ -223,7 +223,10 @@ def test_a_name_may_come_up_in_branches_that_exclude_each_other() -> None:
 @pytest.mark.parametrize(
     ("parameters", "shown"),
     [
-        ({"a": Categorical({1: {"x": Int(0, 1)}, 2: {"x": Int(0, 2)}})}, ["'x'", "two different", "Int(0, 1)", "Int(0, 2)"]),
+        (
+            {"a": Categorical({1: {"x": Int(0, 1)}, 2: {"x": Int(0, 2)}})},
+            ["'x'", "two different", "Int(0, 1)", "Int(0, 2)"],
+        ),
         ({"x": Int(0, 1), "a": Categorical({1: {"x": Int(0, 1)}})}, ["'x'", "twice"]),
         ({"a": Categorical({1: {"x": Int(0, 1)}}), "x": Int(0, 1)}, ["'x'", "twice"]),
         ({"a": Categorical({1: {"x": Int(0, 1)}}), "b": Categorical({1: {"x": Int(0, 1)}})}, ["'x'", "twice"]),

@@ -29,7 +29,7 @@ import transformers
 from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, Float, SearchListener, TrialRecord, tune
+from hpsearch import Categorical, Float, SearchListener, TrialRecord, TrialState, tune
 from tests.support import warm
 from tests.support.models import accuracy
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
@@ -307,6 +307,7 @@ class OfSearch(SearchListener):
         self._events = events
 
     def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+        print("half-done:", [each.number for each in records if each.state is TrialState.INTERRUPTED])
         self._events.window = ASKING
 
     def on_trial_begin(self, trial: Any) -> None:

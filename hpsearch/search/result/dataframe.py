@@ -11,7 +11,7 @@ from ..metrics.replicas import are_folds, has_replicas
 from ..metrics.selection import ranking
 from ..study import EPOCH
 from ..trial import FOLD, TrialRecord
-from ..wording import format_mean, format_value
+from ..wording import format_mean, format_value, metric_label
 from .trial_rows import TrialRow, offset_of, run_rows, trial_rows
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def short_rows(shown: Sequence[TrialRow], objectives: Sequence[Objective], unit:
     training run is followed by that of the trial that it repeats.
     """
     names = list(dict.fromkeys(name for row in shown for name in row.trial.params))
-    head = ["trial", *(each.name for each in objectives), *names, f"{unit}s", "seconds"]
+    head = ["trial", *(metric_label(each.name, unit) for each in objectives), *names, f"{unit}s", "seconds"]
     rows: list[list[object]] = [
         [
             row.trial.number if row.repeats is None else f"{row.trial.number} (repeats {row.repeats})",

@@ -14,7 +14,8 @@ from ..decisions.ladder import LADDER_OF_0_8_0, Ladder
 from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
 from ..study import EPOCH, describe
-from ..trial import TrialRecord
+from ..trial import TrialRecord, after_a_kill
+from .live_sessions import sessions_at_work
 from .read_study import Trials
 from .study_folder import ADDED, STUDY_FILE, read_settings, read_trials
 
@@ -64,7 +65,8 @@ class StoredStudy:
 
     def trials(self) -> Trials:
         """Read all trials, those that run at this moment too, and what is damaged."""
-        return read_trials(self.folder, len(self.objectives))
+        found = read_trials(self.folder, len(self.objectives))
+        return found if sessions_at_work(self.folder) else found._replace(records=after_a_kill(found.records))
 
     @property
     def name(self) -> str:

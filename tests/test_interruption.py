@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import pickle
@@ -226,18 +227,25 @@ def test_the_first_ctrl_c_finishes_the_step_of_a_trial_and_the_second_ends_immed
 
 
 @pytest.mark.process
-def test_a_forked_child_lets_the_first_ctrl_c_pass_in_silence(clock: Clock) -> None:
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_forked_child_lets_the_first_ctrl_c_pass_in_silence(clock: Clock, is_awaited: bool) -> None:
     """A terminal sends Ctrl-C to the workers of a DataLoader too, whose parent finishes the step with their batches."""
     announced: list[str] = []
     interruption = Interruption(clock)
-    interruption.is_awaited = True
+    interruption.is_awaited = is_awaited
     with finishing_at_ctrl_c(interruption, announced.append, clock):
         child = os.fork()
         if child == 0:
-            press()
-            for thread in set(threading.enumerate()) - {threading.current_thread()}:
-                thread.join()
-            os._exit(len(announced))
+            try:
+                press()
+                for thread in set(threading.enumerate()) - {threading.current_thread()}:
+                    thread.join()
+                with contextlib.suppress(KeyboardInterrupt):
+                    press()
+                    os._exit(10)
+                os._exit(len(announced))
+            finally:
+                os._exit(20)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 

@@ -25,12 +25,15 @@ from .which_study import study_folder
 
 # With a chance below this, more runs are suggested, and how many.
 _CLEAR, _MORE = 0.9, 3
+_TOP = 4
 
 Repeats = Annotated[int, typer.Option(min=2, help="Most training runs of each trial, those that it has had included.")]
 Top = Annotated[int, typer.Option(min=1, help="How many of the best trials to train again.")]
 
 
-def confirm(study: Study = None, repeats: Repeats = 5, top: Top = 4, file: File = None, trust: Trust = False) -> None:
+def confirm(
+    study: Study = None, repeats: Repeats = 5, top: Top = _TOP, file: File = None, trust: Trust = False
+) -> None:
     """Train the best trials again with other seeds, until the best of them is clear.
 
     A search that is running follows. Otherwise a study that `hpsearch run` began continues here; the last lines say
@@ -53,16 +56,17 @@ def confirm(study: Study = None, repeats: Repeats = 5, top: Top = 4, file: File 
         print(told.removesuffix(f", {when_it_continues(Path(summary.study.folder))}"))
         before = {each.number for each in summary.best()}
         continue_study(folder, given)
-        print("\n".join(next_steps(open_study(folder), before, repeats)))
+        print("\n".join(next_steps(open_study(folder), before, repeats, top)))
 
 
-def next_steps(summary: SearchSummary, before: Collection[int], repeats: int) -> list[str]:
+def next_steps(summary: SearchSummary, before: Collection[int], repeats: int, top: int = _TOP) -> list[str]:
     """Return which trial is the best after all repeats, and which command to use next, a line each.
 
     Args:
         summary: of the study.
         before: the numbers of the trials that were the best before.
         repeats: the most training runs of each trial that were requested.
+        top: the number of trials that they were requested for.
     """
     best, study = summary.best(), shlex.quote(str(summary.study.folder))
     if not best:
@@ -79,5 +83,6 @@ def next_steps(summary: SearchSummary, before: Collection[int], repeats: int) ->
     said.append(f"{what}: hpsearch best {study}{export}")
     has_all_runs = len(runs_of_trial(summary.records, number).records) >= repeats
     if chance is not None and chance < _CLEAR and has_all_runs:
-        said.append(f"to be surer: hpsearch confirm {study} --repeats {repeats + _MORE}")
+        which = "" if top == _TOP else f" --top {top}"
+        said.append(f"to be surer: hpsearch confirm {study} --repeats {repeats + _MORE}{which}")
     return said

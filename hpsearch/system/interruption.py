@@ -130,13 +130,16 @@ def finishing_at_ctrl_c(
     process = os.getpid()
 
     def note(error: BaseException) -> bool:
+        if os.getpid() != process:
+            is_first = not first
+            first.append(clock())
+            return is_first
         if not (first and _is_of_launcher() and clock() <= first[0] + _SECONDS_OF_ONE_REQUEST):
             if interruption.signal or not interruption.is_awaited:
                 return False
             first.append(clock())
             interruption.note(signal.SIGINT)
-            if os.getpid() == process:
-                threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
+            threading.Thread(target=_announced, args=(announce, interruption.announcement), daemon=True).start()
         if not isinstance(error, KeyboardInterrupt):
             interruption.error = interruption.error or error
         return True

@@ -144,7 +144,9 @@ class SearchableTrainer:
             self._first_fold = folds[0]
             evaluation = select_samples(self.trainer.train_dataset, folds[0].evaluation)
             self.trainer = self.trainer.evaluated_on(evaluation)  # of the first fold; each trial has those of its own
-        check_early_stopping(self.trainer.callbacks, self.trainer.args)
+        if space is None or isinstance(space, SearchSpace):  # what a function sets is not known yet
+            searched = () if space is None else space.all_parameters()
+            check_early_stopping(self.trainer.callbacks, self.trainer.args, searched)
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""

@@ -9,7 +9,7 @@ import copy
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -158,22 +158,28 @@ def is_of_package(callback: object, *packages: str) -> bool:
     return type(callback).__module__.partition(".")[0] in packages
 
 
-def check_early_stopping(callbacks: Iterable[object], args: TrainingArguments) -> None:
+def check_early_stopping(callbacks: Iterable[object], args: TrainingArguments, searched: Collection[str] = ()) -> None:
     """Check that early stopping has evaluations, and a metric to compare: else it ends each training run with an error.
+
+    Args:
+        callbacks: those of a trainer. One that checks its arguments in a way of its own is not checked here.
+        args: of the trainer.
+        searched: the names of arguments that each trial sets.
 
     Raises:
         ArgumentError: it has not.
     """
     for callback in callbacks:
-        if not isinstance(callback, EarlyStoppingCallback):
+        own = getattr(type(callback), "on_train_begin", None)
+        if not isinstance(callback, EarlyStoppingCallback) or own is not EarlyStoppingCallback.on_train_begin:
             continue
         name = type(callback).__name__
-        if args.metric_for_best_model is None:
+        if args.metric_for_best_model is None and "metric_for_best_model" not in searched:
             raise ArgumentError(
                 f"{name} compares metric_for_best_model, which is None. Set it in the training arguments, such as "
                 "metric_for_best_model='loss' with greater_is_better=False."
             )
-        if args.eval_strategy == "no":
+        if args.eval_strategy == "no" and "eval_strategy" not in searched:
             raise ArgumentError(f"{name} needs evaluations: eval_strategy is 'no'; set it to 'epoch' or 'steps'.")
 
 

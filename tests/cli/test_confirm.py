@@ -62,6 +62,9 @@ def test_more_runs_are_suggested_where_it_is_not_clear_and_all_runs_were_used(
 ) -> None:
     more = [each for each in next_steps(summary_of(*trials), {0}, repeats) if each.startswith("to be surer")]
     assert more == (["to be surer: hpsearch confirm 'runs/my study' --repeats 6"] if is_said else [])
+    assert [f"{each} --top 2" for each in more] == [
+        each for each in next_steps(summary_of(*trials), {0}, repeats, 2) if each.startswith("to be surer")
+    ]
 
 
 def test_of_several_objectives_one_trial_of_the_front_is_chosen() -> None:

@@ -103,6 +103,8 @@ def test_a_repeated_trial_is_one_row_with_its_mean_or_a_row_for_each_run(here: P
     assert (trial["number"], trial["runs"], trial["std"]) == (best, 2, [pytest.approx(0.01 / 2**0.5)])
     for number, said in ((best, "one of 2 seeds of trial"), (8, "one of 2 seeds of trial")):
         assert f"{said} {best}, whose mean is " in told("best", "--trial", str(number))[1]
+        [run] = strict(told("best", "--trial", str(number), "--json")[1])["trials"]
+        assert (run["number"], run["runs"], run["std"]) == (number, 1, [])
     assert "mean of 2 seeds with standard deviation 0.0071" in told("best")[1]
     assert [each["number"] for each in strict(told("show", "--json")[1]) if each["runs"] == 2] == [best]
     runs = strict(told("show", "--runs", "--json")[1])

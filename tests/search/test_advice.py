@@ -139,6 +139,7 @@ def climber(number: int, *values: float) -> Any:
             "1 of 3 pruned trials was within the noise of those that continued (standard error 0.005, of the",
         ),
         (0.01, Ladder((0.25,), complete_first=1), None),  # trial 0 runs to completion whatever it reports
+        (0.01, Ladder((0.25, 0.75), probe_first=1), None),  # or to the last rung
         (None, None, None),
     ],
 )

@@ -14,6 +14,7 @@ from transformers import EarlyStoppingCallback
 
 from hpsearch import (
     ArgumentError,
+    BestRun,
     Categorical,
     Float,
     Int,
@@ -69,6 +70,32 @@ def test_early_stopping_that_would_end_each_trial_with_an_error(
     message = refused(ArgumentError, tmp_path / "out", callbacks=[callback], **settings)
     assert message.startswith(type(callback).__name__)
     assert all(each in message for each in shown), message
+
+
+class StopsInItsWay(EarlyStoppingCallback):
+    """Early stopping that compares no metric of the arguments."""
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("callback", "space"),
+    [
+        (EarlyStoppingCallback(), {"metric_for_best_model": Categorical(["loss"])}),
+        (EarlyStoppingCallback(), lambda trial: {"metric_for_best_model": trial.suggest_categorical("x", ["loss"])}),
+        (StopsInItsWay(), GOOD_SPACE),
+    ],
+    ids=["searched", "define-by-run", "own"],
+)
+def test_early_stopping_whose_metric_the_trial_sets_or_that_needs_none(
+    tmp_path: Path, callback: EarlyStoppingCallback, space: Any
+) -> None:
+    best = small_trainer(tmp_path, callback).hyperparameter_search(space, "loss", n_trials=1, progress=False)
+    assert isinstance(best, BestRun)
 
 
 @pytest.mark.parametrize(

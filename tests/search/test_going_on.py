@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from hpsearch import Float, Int, SearchInterrupted, TrialRecord
-from tests.support.searching import without_result
+from hpsearch import BestRun, Float, Int, SearchInterrupted, TrialRecord
+from tests.support.searching import HearsNotices, without_result
 from tests.support.small_trainer import small_trainer
 
 
@@ -246,3 +246,24 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert len(best.run_summary.records) == 2
     assert {path.name for path in tmp_path.iterdir()} == {name}
     assert (folder / "study" / "study.db").is_file()
+
+
+class PressesCtrlCAt(HearsNotices):
+    """Presses Ctrl-C when a trial, or the search, has ended."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        setattr(self, moment, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def test_ctrl_c_between_trials_announces_no_checkpoint(tmp_path: Path) -> None:
+    presses = PressesCtrlCAt("on_trial_end")
+    with pytest.raises(SearchInterrupted, match="after 1 of 3 trials"):
+        small_trainer(tmp_path).hyperparameter_search({"weight_decay": Float(0, 1)}, "loss", 3, progress=presses)
+    assert not any("Ctrl-C" in each for each in presses.notices)
+
+
+def test_ctrl_c_while_the_results_are_shown_does_not_interrupt_the_search(tmp_path: Path) -> None:
+    presses = PressesCtrlCAt("on_search_end")
+    best = small_trainer(tmp_path).hyperparameter_search({"weight_decay": Float(0, 1)}, "loss", 1, progress=presses)
+    assert isinstance(best, BestRun)

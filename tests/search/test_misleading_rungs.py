@@ -73,8 +73,12 @@ def test_the_first_probes_run_to_the_last_rung_whatever_they_report(
     assert rungs(n_trials=60, ladder=PROBED).verdict(running(number, *losses), better) == verdict
 
 
-def test_a_probe_that_has_diverged_pauses_at_the_first_rung() -> None:
+def test_a_probe_that_has_diverged_pauses_at_the_first_rung_where_it_is_ranked() -> None:
     assert rungs(n_trials=60, ladder=PROBED).verdict(running(0, math.nan), []) == PAUSE
+    others = [running(7, 0.3, 0.3), trial(3, 0.7), trial(4, 0.8), trial(6, 0.65)]
+    # With the diverged one there are six at the rung, of which two are promoted.
+    for first, expected in ((running(0, math.nan), GO_ON), (running(0), PAUSE)):
+        assert rungs(n_trials=60, ladder=PROBED).verdict(running(5, 0.6), [first, *others]) == expected
 
 
 def test_probes_are_compared_with_others_at_the_last_rung_only() -> None:

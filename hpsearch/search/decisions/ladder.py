@@ -126,6 +126,7 @@ class Ladder:
             >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
             'trials pause after 20% and 60% of their training, and the best third is promoted'
         """
+        first_at: dict[int, float] = {}
         if points is None:
             pauses, at = [_as_text(each) for each in self.fractions], "at the first evaluation after"
         else:
@@ -133,15 +134,17 @@ class Ladder:
             pauses, at = [f"{first_at[level]:.0%}" for level in range(1, self.end) if level in first_at], "after"
         if not pauses:
             return "trials do not pause, as they are evaluated at their end only"
-        promoted = f"{self.part} is promoted{by}{self._hedges(pauses)}"
+        has_last = points is None or self.last in first_at
+        promoted = f"{self.part} is promoted{by}{self._hedges(pauses, has_last)}"
         return f"trials pause {at} {_listed(pauses)} of their training, and {promoted}"
 
-    def _hedges(self, pauses: Sequence[str]) -> str:
-        """Describe which trials run on whatever they report, and how far."""
-        completed = [_first(self.complete_first)] if self.complete_first else []
+    def _hedges(self, pauses: Sequence[str], has_last: bool) -> str:
+        """Describe which trials run on whatever they report, and how far; without a last rung, probes complete."""
+        first = self.complete_first if has_last else max(self.complete_first, self.probe_first)
+        completed = [_first(first)] if first else []
         completed += [f"every {_ordinal(self.complete_every)}"] if self.complete_every else []
         hedges = [f"{_listed(completed)} to completion"] if completed else []
-        if len(pauses) > 1 and self.probe_first > self.complete_first:
+        if len(pauses) > 1 and self.probe_first > first:
             hedges.insert(0, f"{_first(self.probe_first)} to {pauses[-1]}")
         return f"; whatever they report, these run on: {', '.join(hedges)}" if hedges else ""
 

@@ -53,7 +53,9 @@ def trials_dataframe(
     elif has_replicas(records):
         for place, objective in enumerate(objectives):
             deviations = [each.deviations[place] if each.deviations else math.nan for each in rows]
-            table.insert(list(table.columns).index(objective.name) + 1, f"{objective.name}_std", deviations)
+            name = f"{objective.name}_std"
+            name = f"{name}_of_runs" if name in table.columns else name  # there may be an objective of this name
+            table.insert(list(table.columns).index(objective.name) + 1, name, deviations)
         table.insert(list(table.columns).index("last_report"), "runs", [each.runs for each in rows])
     return table.set_index("number")
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 import transformers
 
-from hpsearch.any_trainer.repeated_warnings import warnings_once
+from hpsearch import Float
+from hpsearch.searching.repeated_warnings import warnings_once
 from hpsearch.system.progress_bars import no_progress_bars
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 
 @pytest.fixture
@@ -103,6 +105,18 @@ def test_the_same_warning_of_python_is_shown_once_also_after_its_filters_have_ch
                 warn(text)
         assert warnings.showwarning is show
     assert [str(each.message) for each in found] == ["old", "older"]
+
+
+def test_a_search_shows_a_warning_of_a_library_once(tmp_path: Path) -> None:
+    def model_init() -> TwoLayers:
+        warn("old")
+        return TwoLayers()
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trainer = small_trainer(tmp_path, model_init=model_init)
+        trainer.hyperparameter_search({"weight_decay": Float(0.0, 0.1)}, "loss", n_trials=3, progress=False)
+    assert [str(each.message) for each in found].count("old") == 1
 
 
 def test_the_program_may_record_warnings_meanwhile() -> None:

@@ -19,6 +19,7 @@ from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
 from ..searching.held_out_dataset import HeldOut
+from ..searching.repeated_warnings import warnings_once
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments, listener_of
@@ -27,7 +28,6 @@ from .first_call_in_group import in_group
 from .first_look import FirstLook, Found
 from .function_call import FunctionArguments
 from .plain_function import FUNCTION, PlainFunction, check_direction, check_processes, study_before_first_call
-from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
 

@@ -85,8 +85,11 @@ def _telling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for _function in _COMMANDS:
-    _settings = requests.ANY_OPTIONS if _function in (requests.add, requests.extend) else None
-    app.command(context_settings=_settings)(_telling(_function))
+    _takes_any = _function in (requests.add, requests.extend)
+    _usage = "[OPTIONS] --NAME VALUE [STUDY]" if _takes_any else "[OPTIONS]"
+    app.command(context_settings=requests.ANY_OPTIONS if _takes_any else None, options_metavar=_usage)(
+        _telling(_function)
+    )
 
 
 def _print_version(is_wanted: bool) -> None:

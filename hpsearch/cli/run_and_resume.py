@@ -227,6 +227,6 @@ def _search(command: Command) -> None:
     console = Console(highlight=False)
     console.print(trials_table(summary.study, summary.records, has_heading=not shown))
     for each in best:
-        console.print(describe_best(each, has_test_set=not shown), soft_wrap=True, markup=False)
+        console.print(describe_best(each, has_test_set=not shown), soft_wrap=not console.is_terminal, markup=False)
     folder = shlex.quote(str(summary.study.folder))
     console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)

@@ -12,8 +12,9 @@ from ..search.store.checked_json import printable
 from ..search.store.study_folder import STUDY_FILE
 from ..search.trial import TrialRecord
 from ..search.wording import counted
+from ..system.spelling import nearest_name
 
-_DEPTH = 3
+_DEPTH, _SHOWN = 3, 5
 
 
 def study_folder(named: Path | None) -> Path:
@@ -39,12 +40,13 @@ def study_folder(named: Path | None) -> Path:
         return named
     found = _below(named)
     if len(found) > 1:
-        shown = ", ".join(str(each) for each in found[:5])
+        shown = ", ".join(str(each) for each in found[:_SHOWN])
         raise StudyError(f"There are {len(found)} studies in {str(named)!r}; name one of them: {shown}.")
     if found:
         return found[0]
-    here = [str(each) for each in _below(Path())[:5]]
-    names = f" Found: {', '.join(here)}." if here else ""
+    here = [str(each) for each in _below(Path())]
+    more = f" and {len(here) - _SHOWN} more" if len(here) > _SHOWN else ""
+    names = f"{nearest_name(str(named), here)} Found: {', '.join(here[:_SHOWN])}{more}." if here else ""
     raise StudyError(f"There is no study in {str(named)!r}: it has no {STUDY_FILE}.{names}")
 
 

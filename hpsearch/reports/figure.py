@@ -146,6 +146,8 @@ class ValueAxis:
 def value_axis(values: Iterable[tuple[int, float]], best: float | None = None) -> ValueAxis:
     """Return the axis for values of trials: without those that are far outside, if these take up most of the range.
 
+    Equal values are in its middle.
+
     A value is far outside if it is more than three times the interquartile range beyond a quartile (Tukey, Exploratory
     Data Analysis, 1977).
 
@@ -158,8 +160,13 @@ def value_axis(values: Iterable[tuple[int, float]], best: float | None = None) -
     (0.48, 0.92, 1)
     >>> value_axis([(number, 0.5 + number / 20) for number in range(9)]).layout
     {}
+    >>> value_axis([(0, 0.8), (1, 0.8)]).layout["range"]
+    [0.76, 0.84...]
     """
     pairs = [(number, value) for number, value in values if math.isfinite(value)]
+    if len({value for _, value in pairs}) == 1:  # Plotly's own range is one more and one less
+        pad = abs(pairs[0][1]) / 20 or 1.0
+        return ValueAxis(pairs[0][1] - pad, pairs[0][1] + pad)
     if len(pairs) < _FEWEST_VALUES:
         return ValueAxis()
     every = np.array([value for _, value in pairs])

@@ -110,7 +110,8 @@ class LineView(SearchListener):
                 self._print(sentence)
 
     def _print(self, line: str, style: str | None = None) -> None:
-        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        is_whole = not self._console.is_terminal  # a terminal breaks lines between words; a pipe gets them whole
+        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=is_whole)
 
     def _print_trial(self, record: TrialRecord) -> None:
         """Print the line of a trial that has ended."""

@@ -40,6 +40,8 @@ _PAGE = "page.html.jinja"
 _NOT_SENT = "checkpoint"
 # With fewer results for each parameter, the order of the importances is chance.
 _TRIALS_FOR_EACH = 5
+# A parameter is called the most important if its share is this many times that of the next one.
+_CLEARLY = 1.5
 _FINGERPRINT = re.compile(r", [0-9a-f]{12}(?=,|$)")
 
 
@@ -127,7 +129,8 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
 def _in_words(summary: SearchSummary, importances: Importances, figures: Headline) -> list[str]:
     """Return the sentences that no tile of the headline has."""
     sentences = held_out_in_words(summary) if figures.test is None else []
-    if importances.trials >= _TRIALS_FOR_EACH * len(importances) > 0:
+    shares = [*importances.values(), 0.0]
+    if importances.trials >= _TRIALS_FOR_EACH * len(importances) > 0 and shares[0] > _CLEARLY * shares[1]:
         (name, share), unit = next(iter(importances.items())), resource_unit(summary)
         explains = f"{share:.0%} of the variation of {label(summary)}"
         sentences.append(f"The most important parameter is {name}: {explains}, by {importances.basis(unit)}.")

@@ -21,6 +21,7 @@ from .best_by_cost import best_by_cost, label, resource_unit
 from .figure import (
     COLORS,
     Plot,
+    ValueAxis,
     best_of,
     by_state,
     escaped,
@@ -106,6 +107,8 @@ def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
         axes.append((f"{name} of the search", times, found.seconds / length))
     figure = figure_of([], grid={"rows": 1, "columns": len(axes), "pattern": "independent"})
     values, numbers = [each.value for each in found.steps], [each.trial for each in found.steps]
+    shown = values if defaults is None else [*values, defaults]
+    levels = value_axis(enumerate(shown)) if len(set(shown)) == 1 else ValueAxis()
     for place, (title, x, end) in enumerate(axes, start=1):
         on_axes = {"xaxis": f"x{place}", "yaxis": f"y{place}", "showlegend": place == 1}
         line = {"color": COLORS["best"], "width": 2, "shape": "hv"}
@@ -120,7 +123,8 @@ def _progress(summary: SearchSummary, defaults: float | None) -> Plot | None:
             level = go.Scatter(mode="lines", name="default parameters", x=[0, end], y=[defaults] * 2, line=line)
             figure.add_trace(level.update(hoverinfo="skip", legendgroup="defaults", **on_axes))
         head = {"title": label(summary)} if place == 1 else {}
-        figure.update_layout({f"xaxis{place}": {"title": title, "rangemode": "tozero"}, f"yaxis{place}": head})
+        axis = {"title": title, "rangemode": "tozero"}
+        figure.update_layout({f"xaxis{place}": axis, f"yaxis{place}": {**head, **levels.layout}})
     last = found.steps[-1]
     description = (
         f"Best {label(summary)} of the trials that had ended, by the cost until then. The best, "

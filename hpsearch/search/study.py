@@ -328,7 +328,9 @@ class Study:
 
 
 DEFINE_BY_RUN = "define-by-run"
-_REMEDY = "Pass another study_name, or delete that folder."
+_REMEDY = (
+    "Pass another study_name (with start_from=open_study(folder) it learns from these trials), or delete that folder."
+)
 _BUDGETS = {"timeout": "seconds", "trial_timeout": "seconds", "max_epochs": "epochs", "trial_max_epochs": "epochs"}
 
 

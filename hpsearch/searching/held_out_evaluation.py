@@ -32,6 +32,11 @@ from .held_out_dataset import HeldOut
 from .searched_recipe import EvaluatesWeights
 
 logger = logging.getLogger(__name__)
+_DEFAULTS = "the defaults"
+_ABOUT_NONE = (
+    " (they have no trial: model_init gets None. Let it build the default model then, as in "
+    "def model_init(trial=None), or leave them out by test_defaults=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class HeldOutEvaluator:
         study: the settings.
         session: which of the sessions in `study.json` is that of the search.
         interruption: notes a signal, which ends the run of the defaults.
-        announce: shows a notice.
+        announce: shows what happens.
+        warn: shows a notice, or logs it.
     """
 
     held_out: HeldOut
@@ -53,6 +59,7 @@ class HeldOutEvaluator:
     session: int
     interruption: Interruption
     announce: Callable[[str], None]
+    warn: Callable[[str], None]
 
     def evaluate(self, best: BestRun) -> BestRun:
         """Return the best run with its metrics on the test set, and record and show them, and those of the defaults.
@@ -63,14 +70,14 @@ class HeldOutEvaluator:
             KeyboardInterrupt: the user interrupted it; the same call of the search evaluates what is left.
         """
         if sessions_at_work(self.study.folder):
-            self._warn("another process still searches in this study: the one that ends last evaluates the test set")
+            self.warn("another process still searches in this study: the one that ends last evaluates the test set")
             return best
         with file_lock(self.study.folder / HELD_OUT_LOCK):
             found = self._guarded(f"trial {best.run_id}", lambda: self._of_best(best))
             if found is None:
                 return best
             if self.held_out.with_defaults and self.held_out.why_no_defaults(self.recipe, self.study) is None:
-                self._guarded("the defaults", self._of_defaults)
+                self._guarded(_DEFAULTS, self._of_defaults)
             result = held_out_result(read_held_out(self.study.folder))
         if result is not None:
             self.announce(result.describe(self.study.objective.name))
@@ -83,12 +90,13 @@ class HeldOutEvaluator:
         except Exception as error:
             is_told = isinstance(error, HpsearchError | DefaultRunEnded | FileNotFoundError)
             reason = str(error) if is_told else f"{type(error).__name__}: {error}"
-            self._warn(f"{what} could not be evaluated on the test set: {reason}", is_told)
+            if not is_told:
+                logger.info("an evaluation on the test set has failed", exc_info=True)
+            is_without_trial = what == _DEFAULTS and "'NoneType'" in reason
+            self.warn(
+                f"{what} could not be evaluated on the test set: {reason}{_ABOUT_NONE if is_without_trial else ''}"
+            )
             return None
-
-    def _warn(self, notice: str, is_told: bool = True) -> None:
-        logger.warning("%s", notice, exc_info=not is_told)
-        self.announce(notice)
 
     def _of_best(self, best: BestRun) -> HeldOutEvaluation:
         record = next(each for each in best.run_summary.best() if str(each.number) == best.run_id)

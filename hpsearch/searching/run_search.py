@@ -240,14 +240,14 @@ class Search:
         """Return the best run with a model that was trained on all data; without one, after a notice, if that fails."""
         assert isinstance(self.recipe, TrainsOnAllData), "check_refit has checked it"
         if sessions_at_work(self.study.folder):
-            self.listener.on_notice("another process still searches in this study: the one that ends last refits")
+            self._warn("another process still searches in this study: the one that ends last refits")
             return best
         arguments = fingerprint_of_session(session_settings(self.study.folder, number))
         try:
             refit_best(self.recipe, self.study, best, arguments, session.interruption, self.listener.on_notice)
         except Exception as error:
-            logger.exception("the refit has failed")
-            self.listener.on_notice(
+            logger.info("the refit has failed", exc_info=True)
+            self._warn(
                 f"trial {best.run_id}'s parameters could not be trained on all data: {type(error).__name__}: {error}"
             )
             return best
@@ -258,9 +258,15 @@ class Search:
 
     def _evaluated(self, best: BestRun, held_out: HeldOut, number: int, session: SearchSession) -> BestRun:
         evaluator = HeldOutEvaluator(
-            held_out, self.recipe, self.study, number, session.interruption, self.listener.on_notice
+            held_out, self.recipe, self.study, number, session.interruption, self.listener.on_notice, self._warn
         )
         return evaluator.evaluate(best)
+
+    def _warn(self, notice: str) -> None:
+        """Show a notice; where nothing shows it, in the log."""
+        is_shown = type(self.listener) is not SearchListener
+        logger.log(logging.INFO if is_shown else logging.WARNING, "%s", notice)
+        self.listener.on_notice(notice)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
@@ -305,10 +311,8 @@ class Search:
             known = sorted([*session.records.records, *after_a_kill(killed)], key=attrgetter("number"))
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, known, notes)
-        is_shown = type(self.listener) is not SearchListener  # else it is in the log alone, which prints warnings
         for notice in self.notices:
-            logger.log(logging.INFO if is_shown else logging.WARNING, notice)
-            self.listener.on_notice(notice)
+            self._warn(notice)
 
     def _run_trials(self, session: SearchSession) -> None:
         try:

@@ -28,6 +28,7 @@ from ..search.result.best_run import BestRun
 from ..search.study import SpaceLike
 from ..search.study_callbacks import StudyCallback
 from ..search.trial import Trial
+from ..searching.repeated_warnings import warnings_once
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import Metric, SearchArguments
@@ -926,7 +927,8 @@ class Trainer(Recipe):
             processes_per_trial=processes_per_trial,
             options=options,
         )
-        return search(SearchableTrainer(self), given)
+        with warnings_once():
+            return search(SearchableTrainer(self), given)
 
     def replay(
         self,

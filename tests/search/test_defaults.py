@@ -176,18 +176,27 @@ def test_a_ladder_that_has_no_use_is_said_to_be_left_aside(tmp_path: Path) -> No
     [
         (
             Ladder((1 / 6, 0.9), 3, 2, 3),
-            "the best third is promoted; whatever they report, these run on: the first 2 and every 3rd to completion",
+            "the best third is promoted; whatever they report, the first 2 and every 3rd run to completion",
         ),
         (
             Ladder((1 / 18, 1 / 2), 3, probe_first=3, complete_every=24),
-            "; whatever they report, these run on: the first 3 to 1/2, every 24th to completion",
+            "; whatever they report, the first 3 run to 1/2 and every 24th to completion",
         ),
         (Ladder((1 / 2,), 3, probe_first=3), "and the best third is promoted"),  # there is no earlier rung
+        (Ladder((1 / 2,), 3, complete_every=8), "is promoted; whatever they report, every 8th runs to completion"),
+        (Ladder((1 / 2,), 3, complete_first=1), "is promoted; whatever they report, the first one runs to completion"),
         (Ladder((0.25,), 5), "1/4 of their training, and the best of 5 is promoted"),
     ],
 )
 def test_a_ladder_is_described(ladder: Ladder, said: str) -> None:
     assert said in ladder.describe(None)
+
+
+def test_probes_run_to_completion_where_no_evaluation_is_at_the_last_rung() -> None:
+    ladder = Ladder((1 / 6, 1 / 2, 0.95), 3, probe_first=3)
+    tenths = [each / 10 for each in range(1, 11)]
+    assert ladder.describe(tenths).endswith("; whatever they report, the first 3 run to completion")
+    assert ladder.describe([*tenths[:-1], 0.96, 1.0]).endswith("; whatever they report, the first 3 run to 96%")
 
 
 def told(folder: Path, n_trials: int, **options: Any) -> list[str]:

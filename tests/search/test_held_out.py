@@ -250,7 +250,9 @@ def test_a_model_that_needs_a_trial_has_no_defaults_and_the_search_says_so(tmp_p
     best = searched(tmp_path, 1, trainer={"model_init": model_init}, progress=listener)
     assert best.test_metrics is not None
     assert best.run_summary.held_out.defaults is None
-    assert any(each.startswith("the defaults could not be evaluated on the test set: ") for each in listener.notices)
+    [notice] = [each for each in listener.notices if each.startswith("the defaults could not be evaluated on the test")]
+    assert "AttributeError: 'NoneType'" in notice
+    assert "def model_init(trial=None), or leave them out by test_defaults=False" in notice
 
 
 def test_defaults_that_would_train_on_several_gpus_are_left_out_if_each_trial_has_one(tmp_path: Path) -> None:

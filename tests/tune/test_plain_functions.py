@@ -551,6 +551,12 @@ def test_load_model_says_where_the_checkpoint_is() -> None:
         best.load_model()
 
 
+def test_load_model_says_that_a_function_has_saved_nothing() -> None:
+    best = search(lambda trial: trial.params["x"], direction="minimize", n_trials=1)
+    with pytest.raises(StudyError, match=r"Trial 0 of a plain function has saved no checkpoint \(trial.save\(\)\)"):
+        best.load_model()
+
+
 def test_several_processes_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(StudyError, match=r"started 2 processes \(WORLD_SIZE\). Start the program with python"):

@@ -143,10 +143,13 @@ class Ladder:
         first = self.complete_first if has_last else max(self.complete_first, self.probe_first)
         completed = [_first(first)] if first else []
         completed += [f"every {_ordinal(self.complete_every)}"] if self.complete_every else []
-        hedges = [f"{_listed(completed)} to completion"] if completed else []
+        told = []
         if len(pauses) > 1 and self.probe_first > first:
-            hedges.insert(0, f"{_first(self.probe_first)} to {pauses[-1]}")
-        return f"; whatever they report, these run on: {', '.join(hedges)}" if hedges else ""
+            told.append(f"{_first(self.probe_first)} {_run(self.probe_first > 1)} to {pauses[-1]}")
+        if completed:
+            verb = "" if told else f" {_run(first > 1 or len(completed) > 1)}"
+            told.append(f"{_listed(completed)}{verb} to completion")
+        return f"; whatever they report, {_listed(told)}" if told else ""
 
     def to_json(self) -> JsonObject:
         """Return JSON-ready values."""
@@ -200,6 +203,10 @@ def _listed(texts: Sequence[str]) -> str:
 
 def _first(count: int) -> str:
     return f"the first {count}" if count > 1 else "the first one"
+
+
+def _run(are_several: bool) -> str:
+    return "run" if are_several else "runs"
 
 
 def _as_text(fraction: float) -> str:

@@ -17,7 +17,7 @@ from ..store.checked_json import printable
 from ..store.held_out_file import read_held_out
 from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
-from ..study import Study
+from ..study import STEP, Study
 from ..trial import TrialRecord, TrialState
 from ..wording import counted, format_chance, format_value
 from .chance_of_best import chance_of_best
@@ -240,7 +240,8 @@ class BestRun(NamedTuple):
             seed: which of the runs in `values` to load; None: the one whose value is nearest to their mean.
 
         Raises:
-            StudyError: the trial was not trained with this seed; or the study has folds, and no model of all data.
+            StudyError: the trial was not trained with this seed; the study has folds, and no model of all data; or a
+                plain function has saved no checkpoint.
             NoCompletedTrialError: no trial may be the best; the message explains why.
             FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
         """
@@ -254,6 +255,11 @@ class BestRun(NamedTuple):
             )
         if seed is not None:
             return self._replace(checkpoint=self._checkpoint_of(seed)).load_model()
+        if self.checkpoint is None and self.run_summary.study.unit == STEP:
+            raise StudyError(
+                f"Trial {self.run_id} of a plain function has saved no checkpoint (trial.save()); with one, only the "
+                "function's own code can build the model, from the folder best.checkpoint."
+            )
         if self.checkpoint is None or not self.checkpoint.is_dir():
             raise FileNotFoundError(
                 f"The weights of trial {self.run_id} are not on disk (keep_checkpoints="

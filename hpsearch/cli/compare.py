@@ -14,11 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import StudyError
+from ..search.result.known_study import known_noise
 from ..search.result.trial_rows import run_rows, trial_rows
 from ..search.store.stored_study import StoredStudy
+from ..search.trial import TrialRecord
 from ..searching.opened_study import open_study
 from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials
 from .json_output import JsonOption, print_json
+from .verdict import verdict
 from .which_study import study_folder, trial_of
 
 _WIDTH_OF_NAMES = 34
@@ -50,19 +53,44 @@ def compare(
         records = [trial_of(summary.records, int(each)) for each in numbers]
         rows_of = {each.trial.number: each for each in [*run_rows(records), *trial_rows(summary.records)]}
         pair = [rows_of[each.number] for each in records]
-        rows = rows_of_trials(pair, StoredStudy.read(summary.study.folder))
+        stored = StoredStudy.read(summary.study.folder)
+        rows = rows_of_trials(pair, stored)
+        said = _verdict(names, [stored] * 2, [each.record for each in pair], [summary.records] * 2)
     else:
         summaries = [open_study(study_folder(Path(each))) for each in (first, second)]
         kind, of = "studies", ""
         names = [str(each.study.folder) for each in summaries]
         rows = rows_of_studies(summaries)
+        both = [StoredStudy.read(each.study.folder) for each in summaries]
+        best = [next(iter(each.best()), None) for each in summaries]
+        said = _verdict(names, both, best, [each.records for each in summaries])
     if as_json:
         print_json({"kind": kind, "names": names, "rows": [each.to_json() for each in rows]})
     else:
-        _print(f"two {kind}{of}", names, in_short(rows))
+        _print(f"two {kind}{of}", names, in_short(rows), said)
 
 
-def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
+def _verdict(
+    names: Sequence[str],
+    studies: Sequence[StoredStudy],
+    pair: Sequence[TrialRecord | None],
+    records: Sequence[Sequence[TrialRecord]],
+) -> str | None:
+    """Return which of two results is better; None if there are not two, of the same objective and evaluation data."""
+    values = [each.values[0] for each in pair if each is not None and each.is_eligible]
+    kinds = {(each.description, each.scope, _evaluation_data(each)) for each in studies}
+    if len(values) < len(pair) or len(kinds) > 1 or len(studies[0].objectives) > 1:
+        return None
+    noises = [known_noise(study, of) for study, of in zip(studies, records, strict=True)]
+    return verdict(names, values, studies[0].objective, noises)
+
+
+def _evaluation_data(study: StoredStudy) -> str:
+    sessions = study.settings.get("sessions") or [{}]
+    return str(sessions[-1].get("data", {}).get("eval_dataset"))
+
+
+def _print(title: str, names: list[str], rows: Sequence[Row], said: str | None = None) -> None:
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     table.add_column("", no_wrap=True)  # with a min_width, rich crops the last column
@@ -80,6 +108,8 @@ def _print(title: str, names: list[str], rows: Sequence[Row]) -> None:
     if any(NOT_RECORDED in each.values for each in rows):
         notes.append("- not recorded")
     console.print("; ".join(notes), style="dim")
+    if said is not None:
+        console.print(Text(said), soft_wrap=not console.is_terminal)
 
 
 def _folded(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +23,7 @@ from .trial_table import parameters
 
 _POINTS_OF_CURVE = 20
 _MOST_LACKING = 20
+_CODE = re.compile(r"cpython-\d+:([0-9a-f]{8})[0-9a-f]*")
 _RESULT, _PARAMETERS, _STUDY, _SPACE, _BEST = "result", "parameters", "study", "space", "best trial"
 _SESSION = "session"
 _THEN = " → "
@@ -165,10 +167,19 @@ def _further_differences(recorded: Sequence[Mapping[str, object]], known: Collec
     by_group: dict[str, list[Row]] = {}
     for name in _names_in(recorded):
         group, _, rest = name.partition(".") if "." in name else (_SESSION, "", name)
-        row = _row(group, rest, [each.get(name, NOT_RECORDED) for each in recorded], str)
+        row = _row(group, rest, [each.get(name, NOT_RECORDED) for each in recorded], _code_in_short)
         if row.differs and not (group == "arguments" and rest in known):
             by_group.setdefault(group, []).append(row)
     return [row for rows in by_group.values() for row in rows]
+
+
+def _code_in_short(value: object) -> str:
+    """Return a recorded value as a text: of a function whose name says nothing, a part of the hash of its code.
+
+    >>> _code_in_short("cpython-311:b4b1cd22a0ecd8d6"), _code_in_short("transformers.default_data_collator")
+    ('code b4b1cd22', 'transformers.default_data_collator')
+    """
+    return _CODE.sub(r"code \1", str(value))
 
 
 def _recorded_of_trial(record: TrialRecord, study: StoredStudy) -> dict[str, object]:
@@ -233,6 +244,6 @@ def _names_in(pair: Sequence[Mapping[str, object]]) -> list[str]:
 def _row(group: str, name: str, values: Sequence[object], text: Callable[[Any], str] = format_value) -> Row:
     first, second = values
     texts = ["-" if each is NOT_RECORDED else text(each) for each in values]
-    if text in (format_value, str) and texts[0] == texts[1] and repr(first) != repr(second):
+    if text in (format_value, _code_in_short) and texts[0] == texts[1] and repr(first) != repr(second):
         texts = [repr(each) for each in values]  # they differ in digits, or types, that are not shown
     return Row(group, name, (first, second), (printable(texts[0]), printable(texts[1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from hpsearch import open_study
 from hpsearch.cli.compare import _print
 from hpsearch.cli.differences import NOT_RECORDED, Row, in_short
+from hpsearch.search.wording import format_value
 from tests.support.command_line import Told
 
 
@@ -59,6 +62,20 @@ def test_equal_studies_differ_in_nothing(here: Path, told: Told) -> None:
     other = changed_copy(here, lambda settings: None)
     assert differing(told("compare", "runs/spirals", other, "--json")[1]) == {}
     assert "nothing differs" in told("compare", "runs/spirals", other)[1]
+
+
+def test_the_last_line_says_which_is_better_and_whether_by_more_than_the_noise(here: Path, told: Told) -> None:
+    best, *others = open_study(here / "runs/spirals").ranked()
+    worst = others[-1]
+    last = told("compare", str(best.number), str(worst.number))[1].splitlines()[-1]
+    assert last.startswith(f"trial {best.number} is better by ")
+    assert re.search(r", (within|beyond) the noise \(standard error of the difference 0\.\d+\)$", last)
+    other = changed_copy(here, lambda settings: None)
+    both = f"both have {format_value(best.value)}"
+    assert told("compare", "runs/spirals", other)[1].splitlines()[-1] == both
+    shutil.rmtree(here / other)
+    changed_copy(here, lambda settings: settings["sessions"][-1]["data"].update(eval_dataset="another one"))
+    assert both not in told("compare", "runs/spirals", other)[1]  # values on other data say nothing
 
 
 def test_arguments_that_were_not_searched_are_listed_where_they_differ(here: Path, told: Told) -> None:

@@ -29,7 +29,7 @@ _NORMAL_DEVIATION = statistics.NormalDist().inv_cdf(0.75)
 # is too low by chance would tell equal trials apart.
 _CAUTION = 3
 # Values differ clearly if they differ by more than this number of standard errors of their difference.
-_STANDARD_ERRORS = 2
+STANDARD_ERRORS = 2
 
 
 class Noise(NamedTuple):
@@ -77,7 +77,7 @@ class Noise(NamedTuple):
         [True, True, False]
         """
         error = math.hypot(self.standard_error(value), self.standard_error(other))
-        return abs(value - other) <= _STANDARD_ERRORS * error
+        return abs(value - other) <= STANDARD_ERRORS * error
 
     def _of_samples(self, value: float) -> float:
         if self.samples is None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..errors import StudyError
 from ..reports.tables import budget_in_words, count_states, held_out_in_words
+from ..search.metrics.replicas import has_replicas
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
@@ -98,7 +99,8 @@ def _print(
     for line in _lines(table, shown, summary, console.width):
         console.print(line)
     if not shown:
-        console.print(f"no such {kind}", style="dim")
+        further = ", but --runs may list further runs" if kind == "trial" and has_replicas(summary.records) else ""
+        console.print(f"no such {kind}{further}", style="dim")
     if of > len(shown):
         console.print(f"{counted(of - len(shown), f'more {kind}')}: --limit {of}", style="dim")
     numbers = {each.trial.number for each in shown}

@@ -81,12 +81,19 @@ def test_the_best_third_of_those_with_as_many_runs_gets_one_more(
     assert due(records, more=more) == expected
 
 
-def trained_on_folds(complete: int, folds: int) -> int:
+def trained_on_folds_of(complete: int, folds: int) -> list[TrialRecord]:
     """The training runs of this number of complete trials, when no other trial can come."""
     known, rule = trials(*(number / 100 for number in range(complete))), Repeats(folds, LOSS, are_folds=True)
     while (found := rule.next(known, more_may_come=False)) is not None:
         known.append(replace(run(len(known), found.trial / 100), origin=found.origin))
-    return len(known)
+    return known
+
+
+@pytest.mark.parametrize("folds", [2, 5, 10])
+def test_one_complete_trial_in_nine_is_trained_on_all_folds(folds: int) -> None:
+    on_all = {2: 9, 5: 3, 10: 3}  # of two folds, a third of the trials
+    known = trained_on_folds_of(27, folds)
+    assert sum(each.replica is not None and each.replica.offset == folds - 1 for each in known) == on_all[folds]
 
 
 def test_the_documentation_says_what_folds_cost() -> None:
@@ -94,7 +101,7 @@ def test_the_documentation_says_what_folds_cost() -> None:
     rows = re.findall(r"^\| `folds=(\d+)` \|(.*)\|$", page, re.MULTILINE)
     assert {int(folds) for folds, _ in rows} == {2, 3, 5, 10}
     for folds, cells in rows:
-        runs = [trained_on_folds(complete, int(folds)) for complete in (9, 27)]
+        runs = [len(trained_on_folds_of(complete, int(folds))) for complete in (9, 27)]
         shown = [f"{each} training runs, {10 * each} evaluations" for each in runs]
         assert [cell.strip() for cell in cells.split("|")] == [*shown, f"{27 * int(folds)} training runs"]
 

@@ -4,7 +4,7 @@ Of the trials with as many runs, the best ones, by the mean of these runs, get o
 it is a larger share, so that of the complete trials one in nine is trained on all of them, as with three runs. Folds
 come in the same order for all trials, so that trials are compared on the same samples. The rule is asynchronous, as at
 all rungs: it looks at the trials that there are, and where more may come, the share is rounded down. When none can come
-any more, it is rounded up, so that one trial at least gets all its runs.
+any more, the share of the complete trials that gets each number of runs is rounded up: one trial at least gets all its runs.
 
 Further seeds come early, as they teach the model which parameters were lucky. Further folds do not teach it, so where
 only the number of trials limits the search, folds are deferred until no other trial can come, and none is spent on one
@@ -120,12 +120,14 @@ class Repeats:
         if more_may_come and self.come_last:
             return None
         runs = _repeatable(runs_of(trials))
+        complete = sum(each.first(1).mean.is_eligible for each in runs)
         running = [each for each in trials if each.state.is_open]
         counts = range(1, self.most)
         # At the end, all trials get their second run before one of them gets a third one: it is chosen among all.
         for count in reversed(counts) if more_may_come else counts:
             may_grow = more_may_come or any(each.replica.offset < count for each in running if each.replica is not None)
-            due = self._due([each for each in runs if len(each.records) >= count], count, may_grow)
+            there = [each for each in runs if len(each.records) >= count]
+            due = self._due(there, count, None if may_grow else math.ceil(complete * self.share**count - 1e-9))
             if due is not None:
                 return due
         if more_may_come:
@@ -133,11 +135,13 @@ class Repeats:
         found = (self._of_confirmation(each, runs) for each in self.confirmations)
         return next((each for each in found if each is not None), None)
 
-    def _due(self, runs: Sequence[Runs], count: int, may_grow: bool) -> Replica | None:
-        """Return the replica of the best trial that has this number of runs and is to have one more."""
+    def _due(self, runs: Sequence[Runs], count: int, most: int | None) -> Replica | None:
+        """Return the replica of the best trial that has this number of runs and is to have one more.
+
+        The `most` best of them are; None: a share of those that there are so far.
+        """
         best = self._best_first([each.first(count) for each in runs])
-        share = len(best) * self.share
-        chosen = best[: math.floor(share + 1e-9) if may_grow else math.ceil(share - 1e-9)]
+        chosen = best[: math.floor(len(best) * self.share + 1e-9) if most is None else most]
         begun = {each.trial.number: each.begun for each in runs}
         kind = FOLD if self.are_folds else REPLICA
         return next((Replica(number, count, kind) for number in chosen if begun[number] < count), None)

@@ -102,7 +102,7 @@ class TestOptuna(BackendContract):
         events = Events()
         small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=4, progress=events)
         told = "; ".join(events.notes)
-        for text in ("sampler CurveSampler", "every 8th to completion (default; pruner=None trains", "scope last"):
+        for text in ("sampler CurveSampler", "every 8th run to completion (default; pruner=None trains", "scope last"):
             assert text in told
         assert str(tmp_path / "study" / "study.db") in told
         recorded = json.loads((tmp_path / "study" / "study.json").read_text())

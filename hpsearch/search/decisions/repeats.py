@@ -4,7 +4,7 @@ Of the trials with as many runs, the best ones, by the mean of these runs, get o
 it is a larger share, so that of the complete trials one in nine is trained on all of them, as with three runs. Folds
 come in the same order for all trials, so that trials are compared on the same samples. The rule is asynchronous, as at
 all rungs: it looks at the trials that there are, and where more may come, the share is rounded down. When none can come
-any more, the share of the complete trials that gets each number of runs is rounded up: one trial at least gets all its runs.
+any more, the part of the complete trials that gets each number of runs is rounded up: at least one trial gets all runs.
 
 Further seeds come early, as they teach the model which parameters were lucky. Further folds do not teach it, so where
 only the number of trials limits the search, folds are deferred until no other trial can come, and none is spent on one

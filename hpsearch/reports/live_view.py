@@ -113,7 +113,7 @@ def progress_in_words(state: SearchState, now: float) -> tuple[float, str]:
     fraction, left, is_at_most = state.estimate(now)
     paused = len(state.paused)
     told = [f"{fraction:.0%}", f"trials {state.progress_in_words()}", f"{paused} paused" if paused else ""]
-    is_known = left is not None and fraction >= _LEAST_TO_ESTIMATE and left > 0
+    is_known = left is not None and fraction >= _LEAST_TO_ESTIMATE and left >= 0.5
     told += [
         format_clock(now - state.begin),
         f"{'at most' if is_at_most else 'about'} {format_duration(left)} left" if is_known and left else "",

@@ -14,6 +14,7 @@ from rich.text import Text
 from ..errors import StudyError
 from ..reports.tables import budget_in_words, count_states, held_out_in_words
 from ..search.metrics.replicas import has_replicas
+from ..search.requests.make_request import when_it_continues
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
@@ -91,6 +92,10 @@ def _print(
     study = summary.study
     console.print(Text(f"{study.name}: {study.description}, scope {study.scope}"))
     console.print(Text(count_states(summary.records) + budget_in_words(study, summary.records)), style="dim")
+    half_done = [str(each.number) for each in summary.records if each.state is TrialState.INTERRUPTED]
+    if half_done:
+        resumes = f"trial {half_done[0]} resumes" if len(half_done) == 1 else f"trials {', '.join(half_done)} resume"
+        console.print(Text(f"{resumes} {when_it_continues(Path(study.folder))}"), style="yellow")
     if summary.requested:
         console.print(Text(f"requested: {', '.join(summary.requested)}"), style="yellow")
     if table.constants:

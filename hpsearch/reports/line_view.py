@@ -62,7 +62,8 @@ class LineView(SearchListener):
         self._print("  " + "; ".join(notes), style="dim")
         if self._state.has_all:
             self._print(
-                f"  has all of its {study.n_trials} trials: no new one begins (study_name= starts another study)"
+                f"  has all of its {study.n_trials} trials: no new one begins (a larger n_trials= adds trials; "
+                "study_name= starts another study)"
             )
         elif records:
             half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]

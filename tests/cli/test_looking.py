@@ -78,6 +78,15 @@ def test_show_sorts_by_any_parameter_or_figure(here: Path, told: Told, by: str) 
     assert len(set(values)) > 1
 
 
+def test_show_says_how_a_trial_whose_search_was_killed_resumes(here: Path, told: Told) -> None:
+    for count, said in ((1, "trial 0 resumes"), (2, "trials 0, 1 resume")):
+        file = here / f"runs/spirals/run-{count - 1}/trial.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "running", "values": []}))
+        _, out, _ = told("show", "runs/spirals")
+        assert f"{said} when the search continues (the same command again, or hpsearch resume runs/spirals)" in out
+        assert out.count("interrupted") == 1 + count  # in the line of all states, and in the table
+
+
 def test_show_filters_by_state_and_limits(here: Path, told: Told) -> None:
     _, out, _ = told("show", "--json", "--state", "pruned")
     assert [each["state"] for each in json.loads(out)] == ["pruned"] * sum(

@@ -143,7 +143,7 @@ def test_a_searcher_hears_of_a_trial_that_ends_before_it_is_trained_and_proposes
 @pytest.mark.parametrize(
     ("proposed", "error", "message"),
     [
-        ({"learning_rate": 5.0}, SpaceError, r"proposed learning_rate=5.0, which is not in Float\(low=0.001"),
+        ({"learning_rate": 5.0}, SpaceError, r"proposed learning_rate=5.0, which is not in Float\(0.001"),
         ({"learning_rat": 0.01}, StudyError, r"proposes \['learning_rat'\], but the search space has"),
         ({}, StudyError, r"search_alg=Told proposes \[\], but .*'learning_rate' is in only one of them"),
     ],

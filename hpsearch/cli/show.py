@@ -20,6 +20,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
+from ..search.store.live_sessions import sessions_at_work
 from ..search.trial import TrialState
 from ..search.wording import counted, format_value
 from ..searching.opened_study import OpenedStudy, open_study
@@ -93,7 +94,7 @@ def _print(
     console.print(Text(f"{study.name}: {study.description}, scope {study.scope}"))
     console.print(Text(count_states(summary.records) + budget_in_words(study, summary.records)), style="dim")
     half_done = [str(each.number) for each in summary.records if each.state is TrialState.INTERRUPTED]
-    if half_done:
+    if half_done and not sessions_at_work(Path(study.folder)):
         resumes = f"trial {half_done[0]} resumes" if len(half_done) == 1 else f"trials {', '.join(half_done)} resume"
         console.print(Text(f"{resumes} {when_it_continues(Path(study.folder))}"), style="yellow")
     if summary.requested:
@@ -112,13 +113,11 @@ def _print(
     of_shown = [each for each in summary.records if {each.number, each.replica and each.replica.trial} & numbers]
     for sentence in failures_in_words(of_shown):
         console.print(Text(sentence), style="red")
+    if not has_findings:
+        return
     for about in (
-        ()
-        if not has_findings
-        else (  # of all trials
-            held_out_in_words(summary),
-            *(each(study, summary.records) for each in (agreement_sentences, advice)),
-        )
+        held_out_in_words(summary),
+        *(each(study, summary.records) for each in (agreement_sentences, advice)),
     ):
         for sentence in about:
             console.print(Text(sentence))

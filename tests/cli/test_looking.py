@@ -21,6 +21,7 @@ from hpsearch import open_study
 from hpsearch.reports.commands_to_repeat import how_to_repeat
 from hpsearch.search.result.advice import advice
 from hpsearch.search.store.held_out_file import HeldOutEvaluation, write_held_out
+from hpsearch.search.store.live_sessions import Session
 from tests.support.command_line import TRIALS, Told
 from tests.support.html_pages import parse_html, text_of
 
@@ -85,6 +86,18 @@ def test_show_says_how_a_trial_whose_search_was_killed_resumes(here: Path, told:
         _, out, _ = told("show", "runs/spirals")
         assert f"{said} when the search continues (the same command again, or hpsearch resume runs/spirals)" in out
         assert out.count("interrupted") == 1 + count  # in the line of all states, and in the table
+
+
+def test_show_does_not_say_how_to_continue_a_search_that_is_running(here: Path, told: Told) -> None:
+    file = here / "runs/spirals/run-0/trial.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "interrupted", "values": []}))
+    assert "trial 0 resumes" in told("show", "runs/spirals")[1]
+    session = Session(here / "runs/spirals")
+    session.begin()
+    try:
+        assert "trial 0 resumes" not in told("show", "runs/spirals")[1]
+    finally:
+        session.end()
 
 
 def test_show_filters_by_state_and_limits(here: Path, told: Told) -> None:

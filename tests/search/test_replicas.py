@@ -18,6 +18,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.metrics.replicas import runs_of
 from hpsearch.search.metrics.selection import best_records, ranking
 from hpsearch.search.result.chance_of_best import RunsOfTrials, chance_of_best, chances_of_best
+from hpsearch.search.result.dataframe import trials_dataframe
 from hpsearch.search.result.findings.repeated_best import repeated_best as sentences
 from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.retention import kept_records
@@ -104,6 +105,14 @@ def test_the_documentation_says_what_folds_cost() -> None:
         runs = [len(trained_on_folds_of(complete, int(folds))) for complete in (9, 27)]
         shown = [f"{each} training runs, {10 * each} evaluations" for each in runs]
         assert [cell.strip() for cell in cells.split("|")] == [*shown, f"{27 * int(folds)} training runs"]
+
+
+def test_a_deviation_does_not_take_the_place_of_an_objective_of_its_name() -> None:
+    objectives = resolve_objectives(["loss", "loss_std"], ["minimize", "minimize"], has_metrics=True)
+    table = trials_dataframe([run(0, 0.5, 0.1), run(1, 0.3, 0.2, of=(0, 1))], objectives)
+    row = table.loc[0]
+    assert (row["eval_loss"], row["eval_loss_std"]) == pytest.approx((0.4, 0.15))
+    assert row["eval_loss_std_of_runs"] == pytest.approx(0.2 / 2**0.5)
 
 
 def test_trials_that_break_a_constraint_or_were_pruned_are_not_repeated() -> None:

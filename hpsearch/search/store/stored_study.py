@@ -65,8 +65,11 @@ class StoredStudy:
 
     def trials(self) -> Trials:
         """Read all trials, those that run at this moment too, and what is damaged."""
+        before = sessions_at_work(self.folder)
         found = read_trials(self.folder, len(self.objectives))
-        return found if sessions_at_work(self.folder) else found._replace(records=after_a_kill(found.records))
+        if before or sessions_at_work(self.folder):  # else one that ends, or begins, now would seem to be killed
+            return found
+        return found._replace(records=after_a_kill(found.records))
 
     @property
     def name(self) -> str:

@@ -27,8 +27,8 @@ from .terminators import STAGNATION, as_terminator
 # They take a paused trial for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 _BY_SECONDS = (
-    "the cost of a trial is its measured seconds, as timeout= is given without n_trials= (which is 20 then): the "
-    "choices cannot be repeated (with n_trials= the cost is a count of operations)"
+    "the cost of a trial is its measured seconds, as timeout= is given without n_trials=: the choices "
+    "cannot be repeated (with n_trials= the cost is a count of operations)"
 )
 
 

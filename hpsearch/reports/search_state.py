@@ -164,6 +164,8 @@ class SearchState:
     def progress_in_words(self) -> str:
         """Return how many of the trials have ended, and with a budget, how much of it is used."""
         n_trials, budget = self.study.n_trials, self.study.budget
+        if n_trials is None and budget is None:
+            return str(self.counted)
         parts = [] if n_trials is None else [f"{self.counted}/{n_trials}"]
         return ", ".join(parts if budget is None else [*parts, f"{self.used:.3g}/{budget:g} full runs"])
 

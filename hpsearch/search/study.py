@@ -43,7 +43,7 @@ class Study:
         folder: ``<output_dir>/<name>``.
         space: a `SearchSpace`, or a function of a trial (define-by-run).
         objectives: what to optimise; usually one.
-        n_trials: the total number of trials, over all sessions of this study; None: as many as the budget allows.
+        n_trials: the total number of trials, over all sessions of this study; None: as many as the other limits allow.
         budget: the total number of full training runs, over all sessions; None: no limit. See
             `hpsearch.search.decisions.training_budget`.
         scope: the reports of a trial that determine its value and its checkpoint.
@@ -109,7 +109,7 @@ class Study:
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
         check_scope(self.scope)
-        if self.n_trials is not None or self.budget is None:
+        if self.n_trials is not None or (self.budget, self.timeout, self.max_epochs) == (None, None, None):
             check_whole("n_trials", self.n_trials, 1)
         check_budget(self.budget)
         check_whole("repeats", self.repeats, 1)
@@ -117,9 +117,10 @@ class Study:
             raise StudyError(
                 f"repeats={self.repeats} and folds are two ways to train a trial several times; pass only one of them."
             )
-        if self.n_trials is None and self.max_failures is None:
+        if self.n_trials is None and self.timeout is None and self.max_failures is None:
+            limit = "max_epochs" if self.budget is None else "budget"
             raise StudyError(
-                "budget= without n_trials needs max_failures: trials that fail before their first step cost "
+                f"{limit}= without n_trials needs max_failures: trials that fail before their first step cost "
                 "nothing, so the search might never end. Pass n_trials too, or a number of failures."
             )
         if self.keep_checkpoints is not None:

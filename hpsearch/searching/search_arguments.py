@@ -14,6 +14,7 @@ from ..backends.base import Backend
 from ..errors import ObjectiveError, StudyError
 from ..reports.console import console_listener
 from ..search.decisions.ladder import RUNGS
+from ..search.decisions.training_budget import USUAL_TRIALS
 from ..search.folds import Folds
 from ..search.listener import SearchListener
 from ..search.metrics.constraints import Constraint, resolve_constraints
@@ -33,7 +34,6 @@ from .searched_recipe import SearchedRecipe
 DEFAULT_STUDY_NAME = "study"
 # As in transformers.
 POSITIONAL = ("hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name")
-_DEFAULT_TRIALS = 20
 # Arguments of the backend; all others are settings of the study.
 _OF_THE_BACKEND = (
     "sampler",
@@ -177,7 +177,7 @@ class SearchArguments:
             folder=folder,
             space=space,
             objectives=named_as_recorded(objectives, recorded.get("objective")),
-            n_trials=_DEFAULT_TRIALS if self.n_trials is None and self.budget is None else self.n_trials,
+            n_trials=self._n_trials,
             scope=recipe.args.ray_scope if self.scope is None else self.scope,
             constraints=named_as_recorded(constraints, recorded.get("constraints")),
             pruning_objective=pruning,
@@ -203,6 +203,12 @@ class SearchArguments:
         )
         check_seeds(study, searched)
         return study, notices
+
+    @property
+    def _n_trials(self) -> int | None:
+        """The total of trials; `USUAL_TRIALS` if the call has no limit at all."""
+        has_no_limit = (self.n_trials, self.budget, self.timeout, self.max_epochs) == (None, None, None, None)
+        return USUAL_TRIALS if has_no_limit else self.n_trials
 
     def _seed(self, recipe: SearchedRecipe) -> int:
         return recipe.default_seed if self.seed is None else self.seed

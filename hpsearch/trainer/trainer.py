@@ -777,7 +777,8 @@ class Trainer(Recipe):
                 ``"runtime <= 2"``, or `Constraint`s.
 
         Args: Budgets
-            n_trials: the study's total of trials, with failed and pruned ones. Default: 20; with a `budget`, no limit.
+            n_trials: the study's total of trials, with failed and pruned ones. Default: no limit with a `budget`, a
+                `timeout` or `max_epochs`, else 20.
             budget: full training runs, of all trials of the study together, at least 1. A trial costs the fraction of
                 its own training run that it has trained. No trial is stopped in the middle.
             timeout: seconds for this call; at its end, a running trial is stopped at its next step. Without `n_trials`,

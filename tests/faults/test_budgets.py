@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
 from hpsearch import SearchInterrupted
 from tests.support.clock import Clock
@@ -37,6 +38,23 @@ def test_a_trial_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> 
     assert measured == pytest.approx(best.objective, rel=1e-6)
     assert_stopped_on_disk_and_in_storage(tmp_path / "study", "the trial's 1.25 epochs are exhausted")
     assert_nothing_is_left_over(tmp_path / "study")
+
+
+def test_epochs_alone_limit_a_search_to_the_trials_that_they_allow(tmp_path: Path) -> None:
+    best = search(tmp_path, None, trainer={"num_train_epochs": 1, "eval_strategy": "no"}, max_epochs=22)
+    assert states(best) == ["complete"] * 22
+    again = search(tmp_path, None, trainer={"num_train_epochs": 1, "eval_strategy": "no"}, max_epochs=23)
+    assert states(again) == ["complete"] * 23
+
+
+def test_a_time_limit_alone_starts_trials_until_the_time_is_over(tmp_path: Path, clock: Clock) -> None:
+    class TakesASecond(TrainerCallback):
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            clock.move(1.0)()
+
+    changes = {"num_train_epochs": 1, "eval_strategy": "no"}
+    best = search(tmp_path, None, TakesASecond(), trainer=changes, timeout=21.5)
+    assert states(best) == ["complete"] * 22
 
 
 def assert_stopped_on_disk_and_in_storage(study: Path, reason: str) -> None:

@@ -202,6 +202,7 @@ def test_a_limit_selects_the_best_paused_trial_only_if_it_is_better_than_all_res
     breaks = replace(BEST_OF_THREE[1], violations={"size": 1.0})
     assert decided(rules(), BEST_OF_THREE[0], breaks, closing=closing) == Stop(0, "over")
     assert decided(in_full(), *BEST_OF_THREE, closing=closing) == End("over", is_early=True)
+    assert decided(in_full(None), *BEST_OF_THREE, closing=closing) == End("over"), "there is no other limit"
 
 
 @pytest.mark.parametrize(

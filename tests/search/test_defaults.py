@@ -35,7 +35,7 @@ class Ends(Events):
         raise Said(next(each for each in notes if each.startswith(self._beginning)))
 
 
-def study(n_trials: int, **limits: Any) -> Study:
+def study(n_trials: int | None, **limits: Any) -> Study:
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     return Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, **limits)
 
@@ -51,10 +51,13 @@ def study(n_trials: int, **limits: Any) -> Study:
         (99, False, Ladder((1 / 6, 1 / 2), 3, complete_first=4, complete_every=8)),
         (100, False, Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)),
         (20, True, Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)),
+        (None, True, Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)),
     ],
 )
-def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limited: bool, ladder: Ladder) -> None:
-    assert ladder_for(n_trials, is_limited) == ladder
+def test_the_fewer_trials_there_are_the_later_they_pause(
+    n_trials: int | None, is_limited: bool, ladder: Ladder
+) -> None:
+    assert ladder_for(n_trials or 20, is_limited) == ladder
     limits = {"timeout": 60.0} if is_limited else {}
     assert Defaults.of(study(n_trials, **limits), None).ladder == ladder
 
@@ -120,6 +123,7 @@ def test_a_search_without_evaluations_during_training_asks_the_model_of_curves(t
         ({"timeout": 60.0, "n_trials": 20}, False),
         ({"timeout": 60.0, "max_epochs": 9}, False),
         ({}, False),
+        ({"max_epochs": 9}, False),
         ({"timeout": 60.0, "sampler": "random"}, False),
     ],
 )
@@ -128,7 +132,7 @@ def test_measured_seconds_are_the_cost_only_where_timeout_alone_limits_the_searc
 ) -> None:
     class Ends(Events):
         def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
-            assert study.n_trials == 20
+            assert study.n_trials == limits.get("n_trials", None if limits else 20)
             raise Said([each for each in notes if "measured seconds" in each])
 
     with pytest.raises(Said) as caught:

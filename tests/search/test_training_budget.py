@@ -123,6 +123,7 @@ def test_a_trial_costs_what_it_has_trained_also_if_only_its_reports_tell() -> No
     assert [full_runs(each) for each in (AT_A_HALF, COMPLETE, FAILED, NEW)] == [0.5, 1.0, 0.4, 0.0]
     study = _Study(n_trials=8, budget=20.0)
     assert progress_in_words(study, [COMPLETE, FAILED]) == "2 of 8 trials and 1.4 of 20 full training runs"
+    assert progress_in_words(_Study(n_trials=None, budget=None), [FAILED]) == "1 trial"
 
 
 class _Study:
@@ -265,7 +266,16 @@ def test_two_workers_do_not_overshoot_the_budget(tmp_path: Path) -> None:
     assert any(each.state is TrialState.COMPLETE for each in records)
 
 
-def test_a_budget_alone_needs_an_end_of_failures_that_cost_nothing() -> None:
+@pytest.mark.parametrize("limit", ["budget", "max_epochs"])
+def test_a_limit_on_training_alone_needs_an_end_of_failures_that_cost_nothing(limit: str) -> None:
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
-    with pytest.raises(StudyError, match="budget= without n_trials needs max_failures"):
-        Study("s", Path("s"), SearchSpace(RATE), objectives, None, budget=2, max_failures=None)
+    limits: dict[str, Any] = {limit: 2, "max_failures": None}
+    with pytest.raises(StudyError, match=f"{limit}= without n_trials needs max_failures"):
+        Study("s", Path("s"), SearchSpace(RATE), objectives, None, **limits)
+    Study("s", Path("s"), SearchSpace(RATE), objectives, None, timeout=60.0, **limits)  # which ends them
+
+
+def test_a_study_without_any_limit_needs_a_number_of_trials() -> None:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    with pytest.raises(StudyError, match="n_trials must be a whole number"):
+        Study("s", Path("s"), SearchSpace(RATE), objectives, None)

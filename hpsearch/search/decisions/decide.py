@@ -338,7 +338,8 @@ def _close(now: Snapshot, closing: Closing) -> Stop | End:
         best = rungs.best_paused([each for each in now.compared if each.number not in closing.lost])
         if best is not None:
             return Stop(best.number, closing.reason)
-    return End(closing.reason, is_early=True)
+    is_only_limit = closing.selects_best and (now.rules.n_trials, now.rules.budget) == (None, None)
+    return End(closing.reason, is_early=not is_only_limit)
 
 
 def _numbers(trials: Sequence[TrialRecord]) -> tuple[int, ...]:

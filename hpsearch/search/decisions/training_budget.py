@@ -12,11 +12,14 @@ from functools import cached_property
 from typing import Protocol
 
 from ..trial import TrialRecord, TrialState
+from ..wording import counted
 from .ladder import ROUNDING, Ladder
 
 # With rungs at 1/6 and 1/2, a trial costs 1/6 + 1/2 * 1/3 + 1/4 * 1/2 = 0.46 on average if half of the trials are
 # promoted from each rung; one trial of eight, which runs to completion, makes it a half.
 _COST_OF_A_TRIAL = 0.5
+# The trials of a search without any limit; one that only time or epochs limit has the ladder of as many.
+USUAL_TRIALS = 20
 # If the evaluations of trials are not known beforehand, they are estimated from this number of recent trials.
 _RECENT = 50
 
@@ -26,17 +29,17 @@ def expected_trials(n_trials: int | None, budget: float | None, pauses: bool = T
 
     Args:
         n_trials: the most trials; None: no limit.
-        budget: in full training runs; None: no limit.
+        budget: in full training runs; None: no limit. If both are None, time or epochs limit the search, and how many
+            trials fit is not known: `USUAL_TRIALS`.
         pauses: whether trials pause at rungs; else each costs a full training run.
 
     >>> [expected_trials(None, budget) for budget in (1, 5, 20)], expected_trials(None, 20, pauses=False)
     ([2, 10, 40], 20)
-    >>> expected_trials(50, 5), expected_trials(8, 20), expected_trials(20, None)
-    (10, 8, 20)
+    >>> expected_trials(50, 5), expected_trials(8, 20), expected_trials(40, None), expected_trials(None, None)
+    (10, 8, 40, 20)
     """
     if budget is None:
-        assert n_trials is not None, "a study has at least one of the two"
-        return n_trials
+        return USUAL_TRIALS if n_trials is None else n_trials
     expected = max(1, round(budget / (_COST_OF_A_TRIAL if pauses else 1.0)))
     return expected if n_trials is None else min(n_trials, expected)
 
@@ -86,10 +89,15 @@ class Limited(Protocol):
 
 
 def progress_in_words(study: Limited, trials: Sequence[TrialRecord]) -> str:
-    """Return how much of a study has been done: ``5 of 20 trials``, ``3.2 of 8 full training runs``, or both."""
+    """Return how much of a study has been done: ``5 of 20 trials``, ``3.2 of 8 full training runs``, or both.
+
+    With neither limit, ``5 trials``.
+    """
     done, parts = sum(each.is_counted for each in trials), []
     if study.n_trials is not None:
         parts.append(f"{done} of {study.n_trials} trials")
+    elif study.budget is None:
+        parts.append(counted(done, "trial"))
     if study.budget is not None:
         parts.append(f"{full_runs_of(trials):.3g} of {study.budget:g} full training runs")
     return " and ".join(parts)

@@ -16,8 +16,8 @@ from transformers import TrainerControl
 from ..errors import ArgumentError, CheckpointError, HpsearchError, StudyError, TrialPaused
 from ..search.space.parameters import Parameter
 from ..search.trial import Trial
+from ..system.checkpoint_files import TRIAL_FILE
 from ..system.files import read_json, whole_folder, write_json
-from ..training.checkpoints import TRIAL_FILE
 from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, name_of, seed_of

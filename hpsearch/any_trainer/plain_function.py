@@ -17,9 +17,9 @@ from ..search.study import STEP
 from ..search.trial import Trial, TrialRecord
 from ..searching.search_arguments import SearchArguments
 from ..searching.searched_recipe import Evaluation
+from ..system.checkpoint_files import TRIAL_FILE
 from ..system.files import read_json
 from ..system.json_types import JsonObject
-from ..training.checkpoints import TRIAL_FILE
 from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, Space, name_of, not_suggested
 from .function_call import FunctionArguments, FunctionCall, for_trial

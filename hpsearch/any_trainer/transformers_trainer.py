@@ -19,6 +19,7 @@ from transformers.trainer_utils import sort_checkpoints
 from ..errors import ArgumentError, CheckpointError
 from ..search.metrics.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from ..search.trial import Trial
+from ..system.checkpoint_files import STATE_FILE, TRIAL_FILE
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
@@ -33,7 +34,6 @@ from ..training.callbacks import (
     make_tracker,
     restore_callbacks,
 )
-from ..training.checkpoints import STATE_FILE, TRIAL_FILE
 from ..training.evaluation import checked_metrics
 from ..training.trackers import OURS, end_trial
 from ..training.unrelated_errors import is_of_outside

@@ -76,11 +76,21 @@ def _verdict(
     pair: Sequence[TrialRecord | None],
     records: Sequence[Sequence[TrialRecord]],
 ) -> str | None:
-    """Return which of two results is better; None if there are not two, of the same objective and evaluation data."""
+    """Return which of two results is better, or why that cannot be said; None for two trials of several objectives."""
     values = [each.values[0] for each in pair if each is not None and each.is_eligible]
-    kinds = {(each.description, each.scope, _evaluation_data(each)) for each in studies}
-    if len(values) < len(pair) or len(kinds) > 1 or len(studies[0].objectives) > 1:
+    kinds = {
+        "objectives": {each.description for each in studies},
+        "scopes": {each.scope for each in studies},
+        "evaluation data": {_evaluation_data(each) for each in studies},
+    }
+    differing = next((name for name, found in kinds.items() if len(found) > 1), None)
+    if differing is not None:
+        return f"not comparable: their {differing} differ"
+    if len(studies[0].objectives) > 1:
         return None
+    without = [name for name, each in zip(names, pair, strict=True) if each is None or not each.is_eligible]
+    if without:
+        return f"not comparable: {' and '.join(without)} {'have' if len(without) > 1 else 'has'} no result"
     noises = [known_noise(study, of) for study, of in zip(studies, records, strict=True)]
     return verdict(names, values, studies[0].objective, noises)
 

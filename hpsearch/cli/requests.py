@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from ..errors import StudyError
 from ..search.requests.make_request import when_it_continues
-from ..search.requests.request import Request
+from ..search.requests.request import Kind, Request
 from ..search.store.live_sessions import sessions_at_work
 from ..searching.opened_study import OpenedStudy, open_study
 from ..system.json_types import JsonObject
@@ -48,13 +49,25 @@ def _as_json(request: Request) -> JsonObject:
 
 
 def _in_words(opened: OpenedStudy) -> list[str]:
-    """Return a line for each request, and when they are followed."""
-    if not opened.requests:
-        return ["no pending requests"]
-    folder = Path(opened.study.folder)
-    is_running = bool(sessions_at_work(folder))
-    when = "by the search that is running, when it can" if is_running else when_it_continues(folder)
-    return [*(f"{each}, made {_clock(each.made)}" for each in opened.requests), f"followed {when}"]
+    """Return a line for each request, when they are followed, and whether the search is paused."""
+    pending = [each for each in opened.requests if each.kind is not Kind.PAUSE]
+    lines = [f"{each}, made {_clock(each.made)}" for each in pending] or ["no pending requests"]
+    if pending:
+        folder = Path(opened.study.folder)
+        is_running = bool(sessions_at_work(folder))
+        when = "by the search that is running, when it can" if is_running else when_it_continues(folder)
+        lines.append(f"followed {when}")
+    return [*lines, *pause_in_words(opened)]
+
+
+def pause_in_words(opened: OpenedStudy) -> list[str]:
+    """Return a sentence that says since when a search is paused, and how it continues; nothing if it is not."""
+    return [
+        f"the search has been paused by hand since {_clock(each.made)}: "
+        f"hpsearch unpause {shlex.quote(str(opened.study.folder))} lets it continue"
+        for each in opened.requests
+        if each.kind is Kind.PAUSE
+    ]
 
 
 def _clock(seconds_since_1970: float) -> str:

@@ -15,6 +15,7 @@ from ..errors import StudyError
 from ..reports.tables import budget_in_words, count_states, held_out_in_words
 from ..search.metrics.replicas import has_replicas
 from ..search.requests.make_request import when_it_continues
+from ..search.requests.request import Kind
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
@@ -25,6 +26,7 @@ from ..search.trial import TrialState
 from ..search.wording import counted, format_value
 from ..searching.opened_study import OpenedStudy, open_study
 from .json_output import JsonOption, print_json
+from .requests import pause_in_words
 from .table_layout import layout
 from .trial_table import VALUE, TrialTable, failures_in_words, notes_on_runs, sorted_rows, trial_table
 from .which_study import say_problems, study_folder
@@ -97,8 +99,11 @@ def _print(
     if half_done and not sessions_at_work(Path(study.folder)):
         resumes = f"trial {half_done[0]} resumes" if len(half_done) == 1 else f"trials {', '.join(half_done)} resume"
         console.print(Text(f"{resumes} {when_it_continues(Path(study.folder))}"), style="yellow")
-    if summary.requested:
-        console.print(Text(f"requested: {', '.join(summary.requested)}"), style="yellow")
+    pending = [str(each) for each in summary.requests if each.kind is not Kind.PAUSE]
+    if pending:
+        console.print(Text(f"requested: {', '.join(pending)}"), style="yellow")
+    for sentence in pause_in_words(summary):
+        console.print(Text(sentence), style="yellow")
     if table.constants:
         same = ", ".join(f"{name}={format_value(each)}" for name, each in table.constants.items())
         console.print(Text(f"in all trials: {same}"), style="dim")

@@ -58,7 +58,10 @@ class Defaults:
             is_limited = _is_limited(study)
             n_trials, budget = study.n_trials, study.budget
             at_random = count_at_random(expected_trials(n_trials, budget, pauses), is_limited)
-            ladder_of_study = ladder_for(expected_trials(n_trials, budget), is_limited, epochs)
+            expected = expected_trials(n_trials, budget)
+            ladder_of_study = ladder_for(
+                expected, is_limited, epochs, is_budget=budget is not None and expected != n_trials
+            )
             chosen = cls(ladder_of_study, at_random, models_in_full=True, pauses_several=True)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]

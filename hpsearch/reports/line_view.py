@@ -66,7 +66,7 @@ class LineView(SearchListener):
                 "study_name= starts another study)"
             )
         elif records:
-            half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
+            half_done = [_with_its_begin(each, study.unit) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
             self._print(f"  continues after {progress_in_words(study, records)}{first}")
 
@@ -144,6 +144,11 @@ class LineView(SearchListener):
         if record.fallbacks:
             line += f" (in smaller batches, as it ran out of memory {len(record.fallbacks)}x)"
         return f"{line}; {self.state.best_in_words()}"
+
+
+def _with_its_begin(trial: TrialRecord, unit: str) -> str:
+    """Return the number of a half-done trial, and where it resumes: ``3 (from epoch 2)``."""
+    return f"{trial.number} (from {unit} {trial.epochs:g})" if trial.epochs else f"{trial.number} (from its beginning)"
 
 
 class NewsView(LineView):

@@ -120,6 +120,7 @@ def _unlimited(study: Study) -> Study:
         study,
         keep_checkpoints=1,
         constraints=(),
+        n_trials=1,
         timeout=None,
         trial_timeout=None,
         max_epochs=None,

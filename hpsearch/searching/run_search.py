@@ -35,6 +35,7 @@ from ..search.requests.request_file import RequestFile
 from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
 from ..search.space.static_checks import check_space
 from ..search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted
+from ..search.store.last_checkpoint import with_last_checkpoints
 from ..search.store.live_sessions import sessions_at_work
 from ..search.store.provenance import describe_environment, differences, differences_in_results
 from ..search.store.study_folder import ADDED, CANNOT_EXTEND, StudyFolder
@@ -308,7 +309,8 @@ class Search:
             folder.write_settings(environment, about, records)
             session.open(records)
             killed = [each for each in records if each.state is TrialState.RUNNING and session.records.is_alone()]
-            known = sorted([*session.records.records, *after_a_kill(killed)], key=attrgetter("number"))
+            known = [*session.records.records, *after_a_kill(with_last_checkpoints(killed, self.study))]
+            known.sort(key=attrgetter("number"))
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, known, notes)
         for notice in self.notices:

@@ -24,6 +24,7 @@ from ..search.store.provenance import CALLBACKS
 from ..search.study import SpaceFunction
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.searched_recipe import Evaluation
+from ..system.checkpoint_files import STATE_FILE
 from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
@@ -34,7 +35,6 @@ from ..training.callbacks import (
     check_early_stopping,
     is_of_package,
 )
-from ..training.checkpoints import STATE_FILE
 from ..training.data import select_samples
 from ..training.model_init import takes_trial
 from ..training.randomness import preserved_streams, seed_run

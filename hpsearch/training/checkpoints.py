@@ -16,6 +16,7 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers.trainer_utils import sort_checkpoints
 
+from ..system.checkpoint_files import STATE_FILE, TRIAL_FILE
 from ..system.files import remove_folder, whole_folder, write_json
 from . import sharding
 from .callbacks import ExportableState
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
-STATE_FILE = "trainer_state.json"
 RUN_STATE_FILE = "run_state.json"
 # The key of an optimizer's groups under which schedules of torch note the learning rate they began with.
 FIRST_RATE = "initial_lr"
 ARGUMENTS_FILE = "training_args.bin"
 # What only a resumed run needs; streams of random numbers are in further files, of each process.
-TRIAL_FILE = "hpsearch_trial.json"  # beside checkpoints of transformers' trainer
 TO_GO_ON = (OPTIMIZER_FILE, SCHEDULER_FILE, SCALER_FILE, STATE_FILE, RUN_STATE_FILE, ARGUMENTS_FILE, TRIAL_FILE)
 
 

@@ -14,6 +14,7 @@ from ..search.metrics.constraints import Constraint
 from ..search.metrics.objective import Objective
 from ..search.peer_summary import PeerTrials
 from ..search.process_group import Ranks
+from ..search.store import last_checkpoint
 from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
 from ..search.time_and_epoch_limits import Stop, TrialBudget
@@ -400,12 +401,9 @@ def so_far_in(state: Mapping[str, object]) -> SoFar:
     Raises:
         Unreadable: no search has written it.
     """
-    kept: Any = state
-    for name in ("stateful_callbacks", ReportingCallback.__name__, "attributes", "so_far"):
-        kept = kept.get(name) if isinstance(kept, Mapping) else None
-    if not kept:
+    read = last_checkpoint.so_far_in(state)
+    if read is None:
         return SoFar()
-    read = so_far_from_json(kept)
     schedule = read["schedule"]
     return SoFar(read["reports"], dict(schedule[-1]["arguments"]) if schedule else None, read.get("fallbacks", ()))
 

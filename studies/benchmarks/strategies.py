@@ -312,7 +312,7 @@ class OursAtRandom(Strategy):
     ) -> None:
         super().__init__(task, seed, n_trials)
         self._expected = expected_trials(n_trials, budget)
-        self._ladder = ladder_for(self._expected, self._is_limited)
+        self._ladder = ladder_for(self._expected, self._is_limited, is_budget=budget is not None)
         total = None if budget is not None else self._n_trials
         points = tuple(epoch / task.epochs for epoch in _evaluated(task.epochs, self._ladder))
         self._rules = Rules(

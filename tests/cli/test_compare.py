@@ -49,6 +49,32 @@ def changed_copy(here: Path, change: Callable[[dict[str, Any]], None]) -> str:
     return "runs/other"
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("scope", "avg", "not comparable: their scopes differ"),
+        ("direction", "minimize", "not comparable: their objectives differ"),
+    ],
+)
+def test_studies_that_cannot_be_compared_have_no_verdict_and_the_last_line_says_why(
+    here: Path, told: Told, setting: str, value: str, said: str
+) -> None:
+    _, out, _ = told("compare", "runs/spirals", changed_copy(here, lambda settings: settings.update({setting: value})))
+    assert out.splitlines()[-1] == said
+
+
+def test_a_trial_without_a_result_is_not_compared_and_the_last_line_says_so(here: Path, told: Told) -> None:
+    other = changed_copy(here, lambda settings: None)
+    set_states(here / other, ["complete", "pruned"])
+    assert told("compare", "0", "1", "--study", other)[1].splitlines()[-1] == "not comparable: trial 1 has no result"
+
+
+def set_states(study: Path, states: list[str]) -> None:
+    for number, state in enumerate(states):
+        file = study / f"run-{number}" / "trial.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "state": state}))
+
+
 def differing(out: str) -> dict[tuple[str, str], list[Any]]:
     rows = [each for each in json.loads(out)["rows"] if each["differs"]]
     found = {}
@@ -65,11 +91,15 @@ def test_equal_studies_differ_in_nothing(here: Path, told: Told) -> None:
 
 
 def test_the_last_line_says_which_is_better_and_whether_by_more_than_the_noise(here: Path, told: Told) -> None:
-    best, *others = open_study(here / "runs/spirals").ranked()
-    worst = others[-1]
-    last = told("compare", str(best.number), str(worst.number))[1].splitlines()[-1]
+    other = changed_copy(here, lambda settings: None)
+    set_states(here / other, ["complete"] * 2)
+    best, worst = [each for each in open_study(here / other).ranked() if each.number < 2]
+    last = told("compare", "0", "1", "--study", other)[1].splitlines()[-1]
     assert last.startswith(f"trial {best.number} is better by ")
+    assert worst.number == 1 - best.number
     assert re.search(r", (within|beyond) the noise \(standard error of the difference 0\.\d+\)$", last)
+    shutil.rmtree(here / other)
+    best = open_study(here / "runs/spirals").ranked()[0]
     other = changed_copy(here, lambda settings: None)
     both = f"both have {format_value(best.value)}"
     assert told("compare", "runs/spirals", other)[1].splitlines()[-1] == both

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from hpsearch import TrialState, open_study
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
+from hpsearch.system.checkpoint_files import TRIAL_FILE
+from hpsearch.training.checkpoints import RUN_STATE_FILE
 from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, search, updates
 from tests.support.search_processes import comparable, load, wait_until
 
@@ -124,6 +125,8 @@ def test_a_killed_trial_goes_on_from_its_newest_checkpoint(tmp_path: Path, check
     before = seconds_in(run / f"checkpoint-{saved}") if saved else 0.0
     half_done = open_study(folder / "study").records[1]
     assert (half_done.state, half_done.reason) == (TrialState.INTERRUPTED, "its process died")
+    assert [each.step for each in half_done.reports] == steps[:checkpoints]
+    assert half_done.epochs == pytest.approx(checkpoints)
     goes_on = search(folder, plan)
     assert "half-done: [1]" in goes_on.output
     assert updates(folder, 1) == [*range(1, saved + 2), *range(saved + 1, last + 1)]

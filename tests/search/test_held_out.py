@@ -42,7 +42,7 @@ class Reads(list[Any]):
         return super().__getitem__(place)
 
 
-def searched(folder: Path, n_trials: int = 2, *callbacks: Any, **options: Any) -> BestRun:
+def searched(folder: Path, n_trials: int | None = 2, *callbacks: Any, **options: Any) -> BestRun:
     best: BestRun = search(folder, n_trials, *callbacks, **{"test_dataset": HELD_OUT, **options})
     return best
 
@@ -126,6 +126,17 @@ def test_best_and_defaults_are_evaluated_once_and_nothing_else_reads_the_test_se
     assert listener.notices[-1].startswith(said)
     assert any("trained with the defaults: 2 epochs in" in each for each in listener.notices)
     assert said in describe_best(best)
+
+
+@pytest.mark.parametrize("limit", [{"timeout": 3600.0}, {"max_epochs": 6}, {"budget": 2}])
+def test_a_limit_that_a_search_has_in_place_of_a_number_of_trials_is_not_that_of_the_defaults(
+    tmp_path: Path, limit: dict[str, Any]
+) -> None:
+    best = searched(tmp_path, None, callbacks=[lambda study, trial: study.stop()], **limit)
+    assert evaluations(tmp_path) == [0, None]
+    found = best.run_summary.held_out
+    assert found is not None
+    assert found.defaults is not None
 
 
 def test_the_defaults_are_no_trial(tmp_path: Path) -> None:

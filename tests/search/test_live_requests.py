@@ -284,6 +284,22 @@ def test_a_paused_search_trains_nothing_and_continues_with_the_trials_that_it_le
     ]
 
 
+def test_a_paused_search_says_so_and_how_it_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "study")
+
+    class Looks(Asks):
+        def on_trial_end(self, record: TrialRecord) -> None:
+            if record.state is TrialState.INTERRUPTED:
+                assert (main(["show", folder]), main(["requests", folder])) == (0, 0)
+                open_study(folder).unpause()
+
+    search(tmp_path, Looks(tmp_path / "study", lambda study: study.pause()))
+    told = [each for each in capsys.readouterr().out.splitlines() if "paused by hand since" in each]
+    assert [each.endswith(f"hpsearch unpause {folder} lets it continue") for each in told] == [True, True]
+    assert main(["requests", folder]) == 0
+    assert capsys.readouterr().out == "no pending requests\n"
+
+
 def test_a_trial_of_a_paused_search_is_judged_before_it_leaves(tmp_path: Path) -> None:
     pruner = optuna.pruners.ThresholdPruner(upper=-1.0, n_warmup_steps=2)
 

@@ -165,18 +165,21 @@ class Ladder:
 LADDER_OF_0_8_0 = Ladder((1 / 18, 1 / 6, 1 / 2), 3)
 
 
-def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = None) -> Ladder:
+def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = None, is_budget: bool = False) -> Ladder:
     """Return the ladder for a search.
 
     Args:
         n_trials: the number of trials in total.
         is_limited: whether time or epochs may end the search before.
         epochs: of each trial's training run; None: unknown, or trials differ.
+        is_budget: whether a budget in full training runs limits the search, for which `n_trials` is an estimate.
 
-    With fewer than a hundred trials the rungs are late, half of the trials are promoted (from forty trials on a third),
-    and some run to completion, as early reports rank few trials badly and may mislead in fine-tunings. With more, and
-    where a limit ends the search, early rungs pay, unless a training run has few epochs, as fine-tunings have: up to
-    five. No rung is below one epoch, where a training run has at least two. Figures: docs/how-good-searches-are.md.
+    With fewer than a hundred trials the rungs are late, as early reports rank few trials badly and may mislead in
+    fine-tunings. From sixteen trials on, half of them are promoted (from forty on a third), and some run to completion.
+    With fewer a third is promoted, and the first three run to the last rung, which costs less: so does a small budget,
+    as cheaper trials are more trials. With a hundred trials, and where a limit ends the search, early rungs pay, unless
+    a training run has few epochs, as fine-tunings have: up to five. No rung is below one epoch, where a training run
+    has at least two. Figures: docs/how-good-searches-are.md and docs/what-was-tried.md.
 
     >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
     (True, True)
@@ -184,15 +187,19 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     [3, 3, 2, 1]
     """
     is_early = (is_limited or n_trials >= _MANY) and (epochs is None or epochs <= 1 or epochs > _FEW_EPOCHS)
-    first = min(max(1, n_trials // 5), 4)
     factor = 2 if is_limited or n_trials < _SEVERAL else 3
-    chosen = _EARLY if is_early else Ladder((1 / 6, 1 / 2), factor, complete_first=first, complete_every=8)
+    if is_early:
+        chosen = _EARLY
+    elif n_trials < (_FEW_OF_A_BUDGET if is_budget else _FEW) and not is_limited:
+        chosen = Ladder((1 / 6, 1 / 2), 3, probe_first=3, complete_every=8)
+    else:
+        chosen = Ladder((1 / 6, 1 / 2), factor, complete_first=min(max(1, n_trials // 5), 4), complete_every=8)
     if epochs is None or epochs < 2:
         return chosen
     return replace(chosen, fractions=tuple(sorted({max(each, 1 / epochs) for each in chosen.fractions})))
 
 
-_SEVERAL, _MANY, _FEW_EPOCHS = 40, 100, 5
+_FEW, _FEW_OF_A_BUDGET, _SEVERAL, _MANY, _FEW_EPOCHS = 16, 24, 40, 100, 5
 _EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)
 
 

@@ -215,7 +215,8 @@ class BestRun(NamedTuple):
         values: the objective of each run, by its training seed, or, with folds, by the number of the fold; of several
             objectives, a list for each.
         chance_of_best: the chance that no other trial of the study is truly better, from 0 to 1; None if no trial was
-            repeated with another seed, and of several objectives. See `hpsearch.search.result.chance_of_best`.
+            repeated with another seed (in a cross-validation, until two were trained on two folds), and of several
+            objectives. See `hpsearch.search.result.chance_of_best`.
     """
 
     run_id: str | None

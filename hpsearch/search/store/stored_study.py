@@ -15,6 +15,7 @@ from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
 from ..study import EPOCH, describe
 from ..trial import TrialRecord, after_a_kill
+from .last_checkpoint import with_last_checkpoints
 from .live_sessions import sessions_at_work
 from .read_study import Trials
 from .study_folder import ADDED, STUDY_FILE, read_settings, read_trials
@@ -67,6 +68,7 @@ class StoredStudy:
         """Read all trials, those that run at this moment too, and what is damaged."""
         before = sessions_at_work(self.folder)
         found = read_trials(self.folder, len(self.objectives))
+        found = found._replace(records=with_last_checkpoints(found.records, self))
         if before or sessions_at_work(self.folder):  # else one that ends, or begins, now would seem to be killed
             return found
         return found._replace(records=after_a_kill(found.records))

@@ -176,8 +176,8 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
 
     With fewer than a hundred trials the rungs are late, as early reports rank few trials badly and may mislead in
     fine-tunings. From sixteen trials on, half of them are promoted (from forty on a third), and some run to completion.
-    With fewer a third is promoted, and the first three run to the last rung, which costs less: so does a small budget,
-    as cheaper trials are more trials. With a hundred trials, and where a limit ends the search, early rungs pay, unless
+    With fewer a third is promoted, the first trial runs to completion, and the next two run to the last rung, which
+    costs less. A small budget has the same ladder, as cheaper trials are more trials. With a hundred trials, and where a limit ends the search, early rungs pay, unless
     a training run has few epochs, as fine-tunings have: up to five. No rung is below one epoch, where a training run
     has at least two. Figures: docs/how-good-searches-are.md and docs/what-was-tried.md.
 
@@ -191,7 +191,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     if is_early:
         chosen = _EARLY
     elif n_trials < (_FEW_OF_A_BUDGET if is_budget else _FEW) and not is_limited:
-        chosen = Ladder((1 / 6, 1 / 2), 3, probe_first=3, complete_every=8)
+        chosen = Ladder((1 / 6, 1 / 2), 3, complete_first=1, complete_every=8, probe_first=3)
     else:
         chosen = Ladder((1 / 6, 1 / 2), factor, complete_first=min(max(1, n_trials // 5), 4), complete_every=8)
     if epochs is None or epochs < 2:

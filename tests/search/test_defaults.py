@@ -43,8 +43,9 @@ def study(n_trials: int | None, **limits: Any) -> Study:
 @pytest.mark.parametrize(
     ("n_trials", "is_limited", "ladder"),
     [
-        (4, False, Ladder((1 / 6, 1 / 2), 2, complete_first=1, complete_every=8)),
-        (12, False, Ladder((1 / 6, 1 / 2), 2, complete_first=2, complete_every=8)),
+        (4, False, Ladder((1 / 6, 1 / 2), 3, complete_first=1, complete_every=8, probe_first=3)),
+        (15, False, Ladder((1 / 6, 1 / 2), 3, complete_first=1, complete_every=8, probe_first=3)),
+        (16, False, Ladder((1 / 6, 1 / 2), 2, complete_first=3, complete_every=8)),
         (20, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
         (39, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
         (40, False, Ladder((1 / 6, 1 / 2), 3, complete_first=4, complete_every=8)),
@@ -60,6 +61,18 @@ def test_the_fewer_trials_there_are_the_later_they_pause(
     assert ladder_for(n_trials or 20, is_limited) == ladder
     limits = {"timeout": 60.0} if is_limited else {}
     assert Defaults.of(study(n_trials, **limits), None).ladder == ladder
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "budget", "is_cheap"),
+    [(None, 3, True), (None, 11.5, True), (None, 12, False), (20, 20, False), (20, 5, True), (15, 20, True)],
+)
+def test_a_small_budget_pays_for_more_trials_by_a_cheaper_ladder(
+    n_trials: int | None, budget: float, is_cheap: bool
+) -> None:
+    ladder = Defaults.of(study(n_trials, budget=budget), None).ladder
+    assert ladder.reduction_factor == (3 if is_cheap else 2)
+    assert ladder.probe_first == (3 if is_cheap else 0)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +225,12 @@ def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
 
 
 def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
-    by_half = "trials pause after 17% and 50% of their training, and the best half is promoted; whatever they report"
     by_third = "trials pause after 17% and 50% of their training, and the best third is promoted"
-    assert any(each.startswith(by_half) for each in told(tmp_path, 4))
-    assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))
-    assert any(each.startswith(by_third) for each in told(tmp_path, 5, max_epochs=1000, study_name="another"))
+    few = f"{by_third}; whatever they report, the first 3 run to 50% and the first one and every 8th to completion"
+    limited = f"{by_third}; whatever they report, the first 3 run to 50% and every 24th to completion"
+    assert any(each.startswith(few) for each in told(tmp_path, 4))
+    assert any(each.startswith(few) for each in told(tmp_path, 5, max_epochs=1000))
+    assert any(each.startswith(limited) for each in told(tmp_path, 5, max_epochs=1000, study_name="another"))
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
     assert settings.pop(DEFAULTS) == Defaults.of(study(4), None, epochs=6).to_json()

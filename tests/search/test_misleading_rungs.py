@@ -303,8 +303,9 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         overfits.rate = trial.params["learning_rate"]  # type: ignore[attr-defined]
         return TwoLayers(2)
 
+    ladder = Ladder((1 / 6, 1 / 2), 2, complete_first=2, complete_every=8)
     small_trainer(folder, num_train_epochs=EPOCHS, model_init=model_init).hyperparameter_search(
-        RATE, overfits, 12, "minimize", pruner="rungs", preflight=False, progress=events, storage="journal"
+        RATE, overfits, 12, "minimize", pruner=ladder, preflight=False, progress=events, storage="journal"
     )
     return folder / "study", events.notices
 

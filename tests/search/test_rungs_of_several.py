@@ -171,7 +171,7 @@ def test_a_search_of_several_objectives_pauses_promotes_and_says_so(tmp_path: Pa
 def test_an_interrupted_search_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     with pytest.raises(SearchInterrupted):
-        search(tmp_path / "parts", callbacks=[AtStep(interrupt, run=4, step=6)])
+        search(tmp_path / "parts", callbacks=[AtStep(interrupt, run=2, step=6)])
     assert told(search(tmp_path / "parts")) == told(whole)
 
 

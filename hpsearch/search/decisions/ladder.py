@@ -177,9 +177,10 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     With fewer than a hundred trials the rungs are late, as early reports rank few trials badly and may mislead in
     fine-tunings. From sixteen trials on, half of them are promoted (from forty on a third), and some run to completion.
     With fewer a third is promoted, the first trial runs to completion, and the next two run to the last rung, which
-    costs less. A small budget has the same ladder, as cheaper trials are more trials. With a hundred trials, and where a limit ends the search, early rungs pay, unless
-    a training run has few epochs, as fine-tunings have: up to five. No rung is below one epoch, where a training run
-    has at least two. Figures: docs/how-good-searches-are.md and docs/what-was-tried.md.
+    costs less. A small budget has the same ladder, as cheaper trials are more trials. With a hundred trials, and where
+    a limit ends the search, early rungs pay, unless a training run has few epochs, as fine-tunings have: up to five. No
+    rung is below one epoch, where a training run has at least two. Figures: docs/how-good-searches-are.md and
+    docs/what-was-tried.md.
 
     >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
     (True, True)

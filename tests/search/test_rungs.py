@@ -507,7 +507,7 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
     [
         (
             {"pruner": "rungs"},
-            "whatever they report, the first 3 run to 50% and the first one and every 8th to completion (default; pruner=",
+            "the first 3 run to 50% and the first one and every 8th to completion (default; pruner=",
         ),
         ({"pruner": None}, "pruner none: every trial runs to completion"),
         ({"n_trials": 3}, "pruner none: every trial runs to completion, as there are fewer than 4"),

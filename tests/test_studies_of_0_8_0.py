@@ -96,8 +96,10 @@ def test_the_study_opens_with_all_trials_and_the_best_one(name: str, folder: Pat
         for field in ("number", "name", "params", "seed", "violations"):
             assert getattr(record, field) == trial[field], field
         assert record.state.value == state_of(trial)
-        assert list(record.values) == trial["values"]
-        assert reports_of(record) == trial["reports"]
+        if trial["state"] == "running":  # its checkpoints know more than its record did
+            assert reports_of(record)[: len(trial["reports"])] == trial["reports"]
+        else:
+            assert (list(record.values), reports_of(record)) == (trial["values"], trial["reports"])
         if trial["state"] == "failed":
             assert record.reason == trial["reason"]
             assert "model_init" in (record.traceback or "")

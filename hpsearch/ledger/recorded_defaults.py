@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from ..search.decisions.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
+from ..search.decisions.ladder import FEW, FEW_OF_A_BUDGET, LADDER_OF_0_8_0, NEVER_FEW, Ladder, ladder_for
 from ..search.decisions.training_budget import expected_trials
 from ..search.learning_curves.curves import count_at_random
 from ..search.study import Study
@@ -59,9 +59,7 @@ class Defaults:
             n_trials, budget = study.n_trials, study.budget
             at_random = count_at_random(expected_trials(n_trials, budget, pauses), is_limited)
             expected = expected_trials(n_trials, budget)
-            ladder_of_study = ladder_for(
-                expected, is_limited, epochs, is_budget=budget is not None and expected != n_trials
-            )
+            ladder_of_study = ladder_for(expected, is_limited, epochs, _few(study, expected))
             chosen = cls(ladder_of_study, at_random, models_in_full=True, pauses_several=True)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]
@@ -85,6 +83,13 @@ class Defaults:
         if self.at_random is not None:
             return self.at_random
         return at_random_in_0_8_0(expected_trials(study.n_trials, study.budget), _is_limited(study))
+
+
+def _few(study: Study, expected: int) -> int:
+    """Return below how many trials a search has the ladder of few."""
+    if study.repeats > 1 or study.folds is not None:
+        return NEVER_FEW
+    return FEW if study.budget is None or expected == study.n_trials else FEW_OF_A_BUDGET
 
 
 def _is_limited(study: Study) -> bool:

@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.decisions.decide import Prune, Repeat, Resume, Rules, Snapshot, Start, decide, judge
-from hpsearch.search.decisions.ladder import Ladder, ladder_for
+from hpsearch.search.decisions.ladder import FEW, FEW_OF_A_BUDGET, NEVER_FEW, Ladder, ladder_for
 from hpsearch.search.decisions.paused_limit import PausedLimit
 from hpsearch.search.decisions.promotion_at_rungs import Rating, Rungs
 from hpsearch.search.decisions.repeats import Confirmation, Repeats
@@ -312,7 +312,8 @@ class OursAtRandom(Strategy):
     ) -> None:
         super().__init__(task, seed, n_trials)
         self._expected = expected_trials(n_trials, budget)
-        self._ladder = ladder_for(self._expected, self._is_limited, is_budget=budget is not None)
+        few = NEVER_FEW if repeats > 1 else FEW if budget is None else FEW_OF_A_BUDGET
+        self._ladder = ladder_for(self._expected, self._is_limited, few=few)
         total = None if budget is not None else self._n_trials
         points = tuple(epoch / task.epochs for epoch in _evaluated(task.epochs, self._ladder))
         self._rules = Rules(

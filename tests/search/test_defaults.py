@@ -73,6 +73,8 @@ def test_a_small_budget_pays_for_more_trials_by_a_cheaper_ladder(
     ladder = Defaults.of(study(n_trials, budget=budget), None).ladder
     assert ladder.reduction_factor == (3 if is_cheap else 2)
     assert ladder.probe_first == (3 if is_cheap else 0)
+    repeated = Defaults.of(study(n_trials, budget=budget, repeats=2), None).ladder
+    assert repeated.reduction_factor == 2, "results are needed, to repeat the best of them"
 
 
 @pytest.mark.parametrize(

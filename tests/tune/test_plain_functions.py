@@ -25,6 +25,7 @@ from hpsearch import (
     Float,
     FunctionTrial,
     Int,
+    Ladder,
     ObjectiveError,
     SearchPlan,
     SpaceError,
@@ -679,7 +680,8 @@ def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_an
                     return
 
     listener = Notices()
-    records = search(loop, max_resource=STEPS, n_trials=12, progress=listener).run_summary.records
+    rungs = Ladder((1 / 6, 1 / 2), 2)
+    records = search(loop, max_resource=STEPS, n_trials=12, pruner=rungs, progress=listener).run_summary.records
     assert {record.state for record in records} == {TrialState.COMPLETE, TrialState.PRUNED}
     assert any(begun), "some were promoted"
     repeated = [notice for notice in listener.notices if "more than once" in notice]

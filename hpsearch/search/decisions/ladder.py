@@ -165,22 +165,26 @@ class Ladder:
 LADDER_OF_0_8_0 = Ladder((1 / 18, 1 / 6, 1 / 2), 3)
 
 
-def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = None, is_budget: bool = False) -> Ladder:
+# Below how many trials a search has the cheaper ladder of few trials; one limited by a budget in full training runs,
+# where cheaper trials are more trials; and one that trains trials several times, for which it needs results.
+FEW, FEW_OF_A_BUDGET, NEVER_FEW = 16, 24, 0
+
+
+def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = None, few: int = FEW) -> Ladder:
     """Return the ladder for a search.
 
     Args:
         n_trials: the number of trials in total.
         is_limited: whether time or epochs may end the search before.
         epochs: of each trial's training run; None: unknown, or trials differ.
-        is_budget: whether a budget in full training runs limits the search, for which `n_trials` is an estimate.
+        few: below how many trials a third is promoted from late rungs: `FEW`, `FEW_OF_A_BUDGET` or `NEVER_FEW`.
 
     With fewer than a hundred trials the rungs are late, as early reports rank few trials badly and may mislead in
-    fine-tunings. From sixteen trials on, half of them are promoted (from forty on a third), and some run to completion.
-    With fewer a third is promoted, the first trial runs to completion, and the next two run to the last rung, which
-    costs less. A small budget has the same ladder, as cheaper trials are more trials. With a hundred trials, and where
-    a limit ends the search, early rungs pay, unless a training run has few epochs, as fine-tunings have: up to five. No
-    rung is below one epoch, where a training run has at least two. Figures: docs/how-good-searches-are.md and
-    docs/what-was-tried.md.
+    fine-tunings: half of them are promoted (from forty on a third), and some run to completion. Of few trials a third
+    is promoted, the first one runs to completion, and the next two run to the last rung, which costs less. With a
+    hundred trials, and where a limit ends the search, early rungs pay, unless a training run has few epochs, as
+    fine-tunings have: up to five. No rung is below one epoch, where a training run has at least two. Figures:
+    docs/how-good-searches-are.md and docs/what-was-tried.md.
 
     >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
     (True, True)
@@ -191,7 +195,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     factor = 2 if is_limited or n_trials < _SEVERAL else 3
     if is_early:
         chosen = _EARLY
-    elif n_trials < (_FEW_OF_A_BUDGET if is_budget else _FEW) and not is_limited:
+    elif n_trials < few and not is_limited:
         chosen = Ladder((1 / 6, 1 / 2), 3, complete_first=1, complete_every=8, probe_first=3)
     else:
         chosen = Ladder((1 / 6, 1 / 2), factor, complete_first=min(max(1, n_trials // 5), 4), complete_every=8)
@@ -200,7 +204,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     return replace(chosen, fractions=tuple(sorted({max(each, 1 / epochs) for each in chosen.fractions})))
 
 
-_FEW, _FEW_OF_A_BUDGET, _SEVERAL, _MANY, _FEW_EPOCHS = 16, 24, 40, 100, 5
+_SEVERAL, _MANY, _FEW_EPOCHS = 40, 100, 5
 _EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, probe_first=3, complete_every=24)
 
 

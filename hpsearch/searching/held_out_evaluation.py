@@ -166,6 +166,6 @@ def fingerprint_of_session(session: JsonObject) -> str:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics that are numbers, as JSON can hold them."""
+    """Return the metrics that are numbers, as JSON can hold them; without the epoch, not that of the weights."""
     scalars = {name: each.item() if getattr(each, "size", None) == 1 else each for name, each in metrics.items()}
-    return {name: each for name, each in scalars.items() if isinstance(each, int | float)}
+    return {name: each for name, each in scalars.items() if isinstance(each, int | float) and name != "epoch"}

@@ -21,7 +21,7 @@ from ..search.metrics.constraints import Constraint, resolve_constraints
 from ..search.metrics.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
 from ..search.metrics.objective import Objective, resolve_objectives, resolve_pruning
 from ..search.metrics.older_metric_names import named_as_recorded, notice_of_older_name
-from ..search.space.initial_trials import resolve_start
+from ..search.space.initial_trials import notice_of_defaults_outside, resolve_start
 from ..search.space.search_space import SearchSpace
 from ..search.store.study_folder import check_place, read_settings
 from ..search.study import SEEDS, SpaceFunction, SpaceLike, Study, as_space, check_name, known_space
@@ -169,6 +169,7 @@ class SearchArguments:
             *recipe.notices,
             *notice_of_older_name([*objectives, *constraints, pruning]),
             *notices_about_loss(recipe.evaluation.trainer, searched, objectives),
+            *notice_of_defaults_outside(self.start_with, space, recipe.defaults),
         ]
         if pruning is not None:
             [pruning] = named_as_recorded([pruning], recorded.get("pruning_metric"))

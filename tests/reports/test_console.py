@@ -199,11 +199,11 @@ def test_notes_are_shown_as_they_are() -> None:
 def test_a_study_that_goes_on_says_so_and_counts_on() -> None:
     console, stream = text_console()
     view = LineView(console)
-    half_done = [record(number, state=TrialState.INTERRUPTED, epochs=epochs) for number, epochs in ((1, 0.0), (4, 2.0))]
+    half_done = [record(number, state=TrialState.INTERRUPTED, epochs=epochs) for number, epochs in ((1, 0.0), (4, 2.126))]
     earlier = [record(0, 0.5), *half_done, record(2, state=TrialState.FAILED, reason="x")]
     view.on_search_begin(make_study(), earlier, [])
     view.on_trial_end(record(3, 0.25))
-    first = "first with half-done trial 1 (from its beginning), 4 (from epoch 2)"
+    first = "first with half-done trial 1 (from its beginning), 4 (from epoch 2.13)"
     assert f"continues after 2 of 3 trials, {first}" in stream.getvalue()
     assert "[3/3] trial 3 complete 0.25 in 1.2 s; best 0.5 (trial 0)" in stream.getvalue()
 
@@ -423,7 +423,7 @@ def test_a_trial_that_was_pruned_ahead_of_the_best_result_is_explained_in_one_li
     view.on_trial_end(told)
     assert stream.getvalue().splitlines()[-1] == (
         "  trial 1 was pruned after 1 epoch (step 40, 17% of its training run) though 0.7 is better than the best "
-        "result, 0.5: 1 of 1 other trials were better at that point"
+        "result, 0.5: 1 of 1 other trials was better at that point"
     )
     view.on_trial_end(record(2, 0.4, TrialState.PRUNED, reports=(replace(curve[0], values=(0.4,)),)))
     assert stream.getvalue().splitlines()[-1].startswith("[3/3] trial 2 pruned 0.4")

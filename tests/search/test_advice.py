@@ -186,7 +186,7 @@ def test_the_reason_why_a_better_trial_was_pruned_is_said() -> None:
     told = advice(Known(), [climber(0, 0.9, 0.7, 0.6, 0.5), climber(1, 0.5, 0.5, 0.4, 0.4), ahead])
     assert told[-1] == (
         "Trial 2 was pruned with 0.7, which is better than 0.5, the result of the best trial (pruned after 1 epoch; "
-        "1 of 2 other trials were better at that point): prune later, or not at all (pruner=None)."
+        "1 of 2 other trials was better at that point): prune later, or not at all (pruner=None)."
     )
 
 

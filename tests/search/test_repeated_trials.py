@@ -132,7 +132,11 @@ def test_a_study_that_has_ended_is_confirmed_until_the_best_is_clear(tmp_path: P
     assert once.objective_std is once.chance_of_best is None
     assert once.values == {42: once.objective}
     heard = HearsNotices()
+    answer = open_study(tmp_path / "study").confirm(repeats=4, top=99)
+    assert " (no others may be the best), " in answer
+    (tmp_path / "study" / "requests.json").unlink()
     answer = open_study(tmp_path / "study").confirm(repeats=4, top=2)
+    assert "no other" not in answer
     assert "are trained with up to 4 seeds each, until the best of them is clear, when the search continues" in answer
     best = search(tmp_path, repeats=1, progress=heard)
     top = [each.number for each in once.run_summary.ranked()[:2]]

@@ -12,7 +12,7 @@ import pytest
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, TrainingArguments
 from hpsearch.search.space.initial_trials import resolve_start
-from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, rates, search
 from tests.support.small_trainer import TwoLayers
 
@@ -182,6 +182,15 @@ def test_what_a_define_by_run_space_cannot_take_ends_the_search_with_what_is_wro
 
 
 # Defaults.
+
+
+def test_a_default_outside_of_its_range_is_left_to_the_sampler_and_the_search_says_so(tmp_path: Path) -> None:
+    space = {"learning_rate": Float(0.1, 1.0), "weight_decay": Float(0.0, 1.0)}
+    events = HearsNotices()
+    best = search(tmp_path, 1, space=space, start_with="defaults", trainer={"learning_rate": 0.05}, progress=events)
+    assert best.hyperparameters["weight_decay"] == 0.0
+    said = "start_with='defaults': the sampler chooses learning_rate, as its default, 0.05, is outside of its range"
+    assert [each for each in events.notices if "start_with" in each] == [said]
 
 
 def test_defaults_are_those_of_the_parameters_first_then_the_arguments(tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ def confirm(folder: str | os.PathLike[str], repeats: int = 5, top: int = 4) -> s
         several = f"trials {', '.join(first)} and {last} are" if first else f"trial {last} is"
         until = ", until the best of them is clear" if len(best) > 1 else ""
         told = f"{several} trained with up to {repeats} seeds{' each' if len(best) > 1 else ''}{until}"
+        if len(best) < top:
+            told += f" (no {'others' if len(best) > 1 else 'other'} may be the best)"
         arguments: JsonObject = {"trials": best, "repeats": repeats}
         return Request(Kind.CONFIRM, arguments=arguments), f"{told}, {found.when_free}"
 

@@ -45,6 +45,27 @@ def _resolve(given: object, space: SearchSpace | SpaceFunction, args: object) ->
     return dict(given)
 
 
+def notice_of_defaults_outside(start_with: object, space: SearchSpace | SpaceFunction, args: object) -> list[str]:
+    """Return a notice that names defaults which a search is to start with, but which their ranges do not contain.
+
+    >>> from types import SimpleNamespace
+    >>> from hpsearch import Float
+    >>> space = SearchSpace({"learning_rate": Float(1e-3, 1e-1, log=True)})
+    >>> notice_of_defaults_outside("defaults", space, SimpleNamespace(learning_rate=5e-5))
+    ["start_with='defaults': the sampler chooses learning_rate, as its default, 5e-05, is outside of its range"]
+    """
+    given = start_with if isinstance(start_with, list | tuple) else [start_with]
+    if DEFAULTS not in given or not isinstance(space, SearchSpace):
+        return []
+    known = space.all_parameters().items()
+    values = {name: (_default(name, each, args), each) for name, each in known}
+    outside = [(n, value) for n, (value, each) in values.items() if value is not None and not each.contains(value)]
+    return [
+        f"start_with={DEFAULTS!r}: the sampler chooses {name}, as its default, {value!r}, is outside of its range"
+        for name, value in outside
+    ]
+
+
 def check_given(
     given: Mapping[str, object], space: SearchSpace, what: str, others: Mapping[str, object] | None = None
 ) -> None:

@@ -67,4 +67,8 @@ def _rank(objective: Objective, ahead: TrialRecord, records: Sequence[TrialRecor
     values = [value_at(each, point_of(last)) for each in records if each.number != ahead.number]
     known = [each for each in values if each is not None]
     better = sum(objective.is_better(each, last.value) for each in known)
-    return f"{better} of {len(known)} other trials were better at that point" if better else ""
+    return (
+        f"{better} of {len(known)} other trials {'was' if better == 1 else 'were'} better at that point"
+        if better
+        else ""
+    )

@@ -148,7 +148,9 @@ class LineView(SearchListener):
 
 def _with_its_begin(trial: TrialRecord, unit: str) -> str:
     """Return the number of a half-done trial, and where it resumes: ``3 (from epoch 2)``."""
-    return f"{trial.number} (from {unit} {trial.epochs:.3g})" if trial.epochs else f"{trial.number} (from its beginning)"
+    return (
+        f"{trial.number} (from {unit} {trial.epochs:.3g})" if trial.epochs else f"{trial.number} (from its beginning)"
+    )
 
 
 class NewsView(LineView):

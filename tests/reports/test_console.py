@@ -199,7 +199,9 @@ def test_notes_are_shown_as_they_are() -> None:
 def test_a_study_that_goes_on_says_so_and_counts_on() -> None:
     console, stream = text_console()
     view = LineView(console)
-    half_done = [record(number, state=TrialState.INTERRUPTED, epochs=epochs) for number, epochs in ((1, 0.0), (4, 2.126))]
+    half_done = [
+        record(number, state=TrialState.INTERRUPTED, epochs=epochs) for number, epochs in ((1, 0.0), (4, 2.126))
+    ]
     earlier = [record(0, 0.5), *half_done, record(2, state=TrialState.FAILED, reason="x")]
     view.on_search_begin(make_study(), earlier, [])
     view.on_trial_end(record(3, 0.25))

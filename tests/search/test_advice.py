@@ -86,6 +86,7 @@ def test_a_trial_without_a_rival_has_nothing_to_be_compared_with() -> None:
     said = "Only trial 4 has a result, 0.5: it has nothing to be compared with."
     assert advice(Known(), records) == [said]
     assert advice(Known(), [*records, trial(6, 0.6)]) == []
+    assert advice(Known(), [*records, trial(6, 0.6, TrialState.PAUSED)]) == []
 
 
 @pytest.mark.parametrize(("count", "begin"), [(2, "Both trials"), (5, "All 5 trials")])

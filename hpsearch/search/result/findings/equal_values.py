@@ -27,9 +27,9 @@ def equal_values(objective: Objective, records: Sequence[TrialRecord]) -> list[s
 
 
 def single_result(records: Sequence[TrialRecord]) -> list[str]:
-    """Return a sentence if only one trial has a result."""
+    """Return a sentence if only one trial has a result, and no other may still get one."""
     with_result = [each for each in records if each.state.has_result and each.values]
-    if len(with_result) != 1:
+    if len(with_result) != 1 or any(each.state.is_open for each in records):
         return []
     [only] = with_result
     return [f"Only trial {only.number} has a result, {only.values[0]:.4g}: it has nothing to be compared with."]

@@ -88,9 +88,10 @@ def _verdict(
         return f"not comparable: their {differing} differ"
     if len(studies[0].objectives) > 1:
         return None
-    without = [name for name, each in zip(names, pair, strict=True) if each is None or not each.is_eligible]
-    if without:
-        return f"not comparable: {' and '.join(without)} {'have' if len(without) > 1 else 'has'} no result"
+    for name, each in zip(names, pair, strict=True):
+        if each is None or not each.is_eligible:
+            broken = each is not None and each.state.has_result and any(by > 0 for by in each.violations.values())
+            return f"not comparable: {name} {'breaks a constraint' if broken else 'has no result'}"
     noises = [known_noise(study, of) for study, of in zip(studies, records, strict=True)]
     return verdict(names, values, studies[0].objective, noises)
 

@@ -86,10 +86,11 @@ class Defaults:
 
 
 def _few(study: Study, expected: int) -> int:
-    """Return below how many trials a search has the ladder of few."""
+    """Return the number of trials below which a search has the ladder of few."""
     if study.repeats > 1 or study.folds is not None:
         return NEVER_FEW
-    return FEW if study.budget is None or expected == study.n_trials else FEW_OF_A_BUDGET
+    is_by_budget = study.budget is not None and expected_trials(None, study.budget) == expected
+    return FEW_OF_A_BUDGET if is_by_budget else FEW
 
 
 def _is_limited(study: Study) -> bool:

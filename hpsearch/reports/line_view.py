@@ -11,6 +11,7 @@ from ..search.decisions.training_budget import progress_in_words
 from ..search.listener import SearchListener
 from ..search.result.advice import advice
 from ..search.result.findings.pruned_ahead import why_pruned
+from ..search.store.last_checkpoint import resumes_at
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
 from ..search.wording import format_value
@@ -66,7 +67,7 @@ class LineView(SearchListener):
                 "study_name= starts another study)"
             )
         elif records:
-            half_done = [_with_its_begin(each, study.unit) for each in records if each.state is TrialState.INTERRUPTED]
+            half_done = [_with_start(each, study) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
             self._print(f"  continues after {progress_in_words(study, records)}{first}")
 
@@ -146,11 +147,11 @@ class LineView(SearchListener):
         return f"{line}; {self.state.best_in_words()}"
 
 
-def _with_its_begin(trial: TrialRecord, unit: str) -> str:
+def _with_start(trial: TrialRecord, study: Study) -> str:
     """Return the number of a half-done trial, and where it resumes: ``3 (from epoch 2)``."""
-    return (
-        f"{trial.number} (from {unit} {trial.epochs:.3g})" if trial.epochs else f"{trial.number} (from its beginning)"
-    )
+    epochs = resumes_at(trial, study)
+    start = f"{study.unit} {round(epochs, 2):.10g}" if epochs else "its beginning"
+    return f"{trial.number} (from {start})"
 
 
 class NewsView(LineView):

@@ -67,12 +67,15 @@ def test_a_trial_without_a_result_is_not_compared_and_the_last_line_says_so(here
     other = changed_copy(here, lambda settings: None)
     set_states(here / other, ["complete", "pruned"])
     assert told("compare", "0", "1", "--study", other)[1].splitlines()[-1] == "not comparable: trial 1 has no result"
+    set_states(here / other, ["complete"] * 2, violations={"eval_accuracy >= 2": 1.0})
+    told_last = told("compare", "0", "1", "--study", other)[1].splitlines()[-1]
+    assert told_last == "not comparable: trial 0 breaks a constraint"
 
 
-def set_states(study: Path, states: list[str]) -> None:
+def set_states(study: Path, states: list[str], **others: object) -> None:
     for number, state in enumerate(states):
         file = study / f"run-{number}" / "trial.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "state": state}))
+        file.write_text(json.dumps({**json.loads(file.read_text()), "state": state, **others}))
 
 
 def differing(out: str) -> dict[tuple[str, str], list[Any]]:

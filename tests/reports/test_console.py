@@ -205,7 +205,7 @@ def test_a_study_that_goes_on_says_so_and_counts_on() -> None:
     earlier = [record(0, 0.5), *half_done, record(2, state=TrialState.FAILED, reason="x")]
     view.on_search_begin(make_study(), earlier, [])
     view.on_trial_end(record(3, 0.25))
-    first = "first with half-done trial 1 (from its beginning), 4 (from epoch 2.13)"
+    first = "first with half-done trial 1 (from its beginning), 4 (from its beginning)"
     assert f"continues after 2 of 3 trials, {first}" in stream.getvalue()
     assert "[3/3] trial 3 complete 0.25 in 1.2 s; best 0.5 (trial 0)" in stream.getvalue()
 

@@ -65,7 +65,10 @@ def test_the_fewer_trials_there_are_the_later_they_pause(
 
 @pytest.mark.parametrize(
     ("n_trials", "budget", "is_cheap"),
-    [(None, 3, True), (None, 11.5, True), (None, 12, False), (20, 20, False), (20, 5, True), (15, 20, True)],
+    [
+        *((None, 3, True), (None, 11, True), (None, 12, False)),
+        *((20, 20, False), (20, 5, True), (15, 20, True), (20, 10, True), (22, 11, True), (24, 12, False)),
+    ],
 )
 def test_a_small_budget_pays_for_more_trials_by_a_cheaper_ladder(
     n_trials: int | None, budget: float, is_cheap: bool

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpsearch import Float, TrialRecord, TrialState, open_study, tune
+from hpsearch import Float, SearchInterrupted, TrialRecord, TrialState, open_study, tune
 from hpsearch.cli import main
 from hpsearch.search.store.last_checkpoint import REPORTING_CALLBACK
 from hpsearch.trial.reporting_callback import ReportingCallback
@@ -38,14 +40,74 @@ def test_a_running_trial_has_the_reports_of_its_last_checkpoint(tmp_path: Path, 
     assert 0 <= during.seconds < after.seconds
 
 
-@pytest.mark.parametrize("contents", ["", "[]", "{", '{"stateful_callbacks": {"ReportingCallback": 3}}', "unreadable"])
-def test_a_checkpoint_that_cannot_be_read_is_not_used(tmp_path: Path, contents: str) -> None:
-    def damage(run: Path) -> None:
-        state = run / "checkpoint-8" / "trainer_state.json"
-        state.write_text(state.read_text().replace('"seconds"', '"s"') if contents == "unreadable" else contents)
+def written(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the state of a trial's checkpoint of its second epoch."""
+    file = run / "checkpoint-8" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    change(state)
+    file.write_text(json.dumps(state))
 
-    during, after = as_it_was(tmp_path, 10, damage)
-    assert (during.epochs, during.reports) in [(0, ()), (1, after.reports[:1])]
+
+def so_far(state: dict[str, Any]) -> Any:
+    return state["stateful_callbacks"]["ReportingCallback"]["attributes"]["so_far"]
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda run: (run / "checkpoint-8" / "trainer_state.json").write_text(""),
+    "a list": lambda run: (run / "checkpoint-8" / "trainer_state.json").write_text("[]"),
+    "cut off": lambda run: (run / "checkpoint-8" / "trainer_state.json").write_text("{"),
+    "no callback": lambda run: written(run, lambda state: state.update(stateful_callbacks={"ReportingCallback": 3})),
+    "no seconds": lambda run: written(run, lambda state: so_far(state).pop("seconds")),
+    "no values": lambda run: written(run, lambda state: so_far(state)["reports"][0].update(values=[])),
+    "more values": lambda run: written(run, lambda state: so_far(state)["reports"][1].update(values=[1.0, 2.0])),
+    "a huge epoch": lambda run: written(run, lambda state: state.update(epoch=10**400)),
+    "huge steps": lambda run: written(run, lambda state: state.update(max_steps=10**400)),
+    "a text": lambda run: written(run, lambda state: state.update(global_step="8")),
+    "weights alone": lambda run: (run / "checkpoint-8" / "optimizer.pt").unlink(),
+    "a link": lambda run: (
+        (run / "checkpoint-8").rename(run.parent.parent / "elsewhere")
+        and (run / "checkpoint-8").symlink_to(run.parent.parent / "elsewhere")
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_a_checkpoint_that_cannot_be_resumed_from_is_not_read(
+    tmp_path: Path, damage: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, _ = as_it_was(tmp_path / "whole", 10)
+    assert before.epochs == 2
+
+    def damaged(run: Path) -> None:
+        damage(run)
+        assert main(["show", str(run.parent)]) == 0
+
+    during, _ = as_it_was(tmp_path, 10, damaged)
+    assert (during.epochs, during.reports, during.values) == (0, (), ())
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_progress_of_a_trial_that_ends_early_is_that_of_its_own_limit(tmp_path: Path) -> None:
+    changes = {"save_strategy": "epoch", "num_train_epochs": 10}
+    seen: list[TrialRecord] = []
+    look = AtStep(lambda: seen.extend(open_study(tmp_path / "study").records), run=0, step=6)
+    search(tmp_path, 1, look, trainer=changes, trial_max_epochs=2, constraints=["loss <= 1000"])
+    [during] = seen
+    assert during.fraction == 0.5
+    assert list(during.violations.values()) == [during.values[0] - 1000]
+
+
+@pytest.mark.parametrize(("save", "start"), [("epoch", "epoch 1"), ("no", "its beginning")])
+def test_the_next_call_says_where_a_half_done_trial_resumes_also_after_a_second_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], save: str, start: str
+) -> None:
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, 1, AtStep(dies, run=0, step=6), trainer={"save_strategy": save})
+    search(tmp_path, 1, trainer={"save_strategy": save}, progress=True)
+    assert f"first with half-done trial 0 (from {start})" in capsys.readouterr().out
 
 
 def test_a_running_trial_of_a_plain_function_has_the_reports_of_its_last_checkpoint(tmp_path: Path) -> None:

@@ -134,6 +134,15 @@ def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by
     assert len(search(tmp_path).run_summary.records) == 6
 
 
+def test_a_trial_that_is_added_to_a_study_without_a_number_of_trials_is_not_called_one_more_than_it(
+    tmp_path: Path,
+) -> None:
+    small_trainer(tmp_path, num_train_epochs=1).hyperparameter_search(RATE, "loss", max_epochs=2, progress=False)
+    answer = open_study(tmp_path / "study").retry(0)
+    assert "n_trials" not in answer
+    assert answer.startswith("a new trial begins when the search continues")
+
+
 def test_a_trial_can_be_retried_although_everything_was_tried(tmp_path: Path) -> None:
     space = {"learning_rate": Categorical((0.1, 0.2))}
     for count in (2, 3):

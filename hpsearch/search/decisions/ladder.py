@@ -165,8 +165,8 @@ class Ladder:
 LADDER_OF_0_8_0 = Ladder((1 / 18, 1 / 6, 1 / 2), 3)
 
 
-# Below how many trials a search has the cheaper ladder of few trials; one limited by a budget in full training runs,
-# where cheaper trials are more trials; and one that trains trials several times, for which it needs results.
+# With fewer trials than this a search has the cheaper ladder: one with a number of trials; one with a budget in full
+# training runs, where cheaper trials are more trials; one that repeats trials, for which it needs results (never).
 FEW, FEW_OF_A_BUDGET, NEVER_FEW = 16, 24, 0
 
 
@@ -177,7 +177,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
         n_trials: the number of trials in total.
         is_limited: whether time or epochs may end the search before.
         epochs: of each trial's training run; None: unknown, or trials differ.
-        few: below how many trials a third is promoted from late rungs: `FEW`, `FEW_OF_A_BUDGET` or `NEVER_FEW`.
+        few: with fewer trials than this the ladder is the cheaper one: `FEW`, `FEW_OF_A_BUDGET` or `NEVER_FEW`.
 
     With fewer than a hundred trials the rungs are late, as early reports rank few trials badly and may mislead in
     fine-tunings: half of them are promoted (from forty on a third), and some run to completion. Of few trials a third

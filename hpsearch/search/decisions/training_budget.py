@@ -18,7 +18,7 @@ from .ladder import ROUNDING, Ladder
 # With rungs at 1/6 and 1/2, a trial costs 1/6 + 1/2 * 1/3 + 1/4 * 1/2 = 0.46 on average if half of the trials are
 # promoted from each rung; one trial of eight, which runs to completion, makes it a half.
 _COST_OF_A_TRIAL = 0.5
-# The trials of a search without any limit; one that only time or epochs limit has the ladder of as many.
+# The trials of a search without any limit. A search limited by time or epochs alone is expected to have as many.
 USUAL_TRIALS = 20
 # If the evaluations of trials are not known beforehand, they are estimated from this number of recent trials.
 _RECENT = 50

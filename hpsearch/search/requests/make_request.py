@@ -20,6 +20,7 @@ from ..space.initial_trials import check_given, in_open_branches, left_to_sample
 from ..space.parameters import Params
 from ..space.search_space import SearchSpace
 from ..store.live_sessions import sessions_at_work
+from ..store.read_study import read_run
 from ..store.retention import CHECKPOINT
 from ..store.stored_study import TRIALS_WAIT, StoredStudy
 from ..store.study_folder import CANNOT_EXTEND, COMMAND_FILE
@@ -82,13 +83,19 @@ def stop(folder: str | os.PathLike[str], number: int) -> str:
         value = "its value competes with those of the other trials"
         if trial.state is TrialState.RUNNING and found.sessions:
             when = "after its next evaluation"
-        elif trial.reports:
+        elif _has_recorded_reports(found, trial):
             when = "immediately" if found.sessions else found.when_it_continues
         else:
             when = f"after its first evaluation, {found.when_it_continues if not found.sessions else 'when it has one'}"
         return Request(Kind.STOP, number), f"trial {number} stops {when}; {value}"
 
     return _make(folder, ask)
+
+
+def _has_recorded_reports(found: _Found, trial: TrialRecord) -> bool:
+    """Return whether a search can stop a trial as it is; reports in its checkpoints are known once it resumes."""
+    recorded = read_run(Path(found.study.folder), trial.name)
+    return recorded is not None and bool(recorded.reports)
 
 
 def promote(study_folder: str | os.PathLike[str], number: int) -> str:
@@ -293,10 +300,10 @@ def _ended(found: _Found, number: int, what: str) -> TrialRecord:
 
 def _new_trial(found: _Found, told: str) -> str:
     total = found.in_effect.total(found.study.own_trials)
-    if not found.sessions:
-        in_all = " (one trial more than its n_trials)"
+    if total is None:
+        in_all = ""
     else:
-        in_all = "" if total is None else f" ({total + 1} trials in all)"
+        in_all = f" ({total + 1} trials in all)" if found.sessions else " (one trial more than its n_trials)"
     to_its_end = "; it trains to completion" if found.study.settings.get(TRIALS_WAIT) else ""
     return f"a new trial begins {found.when_free}, {told}{to_its_end}{in_all}"
 

@@ -57,12 +57,15 @@ def notice_of_defaults_outside(start_with: object, space: SearchSpace | SpaceFun
     given = start_with if isinstance(start_with, list | tuple) else [start_with]
     if DEFAULTS not in given or not isinstance(space, SearchSpace):
         return []
-    known = space.all_parameters().items()
-    values = {name: (_default(name, each, args), each) for name, each in known}
-    outside = [(n, value) for n, (value, each) in values.items() if value is not None and not each.contains(value)]
+    found, outside = _defaults(space, args), dict[str, object]()
+    for name, parameter, conditions in space.walk():
+        value = _default(name, parameter, args)
+        is_open = all(found.get(each, _ABSENT) == choice for each, choice in conditions.items())
+        if is_open and value is not None and not parameter.contains(value):
+            outside[name] = value
     return [
         f"start_with={DEFAULTS!r}: the sampler chooses {name}, as its default, {value!r}, is outside of its range"
-        for name, value in outside
+        for name, value in outside.items()
     ]
 
 

@@ -1,12 +1,12 @@
-"""What the last checkpoint of a trial knows of it, where its record does not: it is running, or its process was killed.
+"""The progress of a trial that is running, or whose process was killed, from its last checkpoint.
 
 The record of a running trial is written when it ends. Until then its reports are in its checkpoints.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +15,11 @@ from ...system.checkpoint_files import STATE_FILE, TRIAL_FILE
 from ...system.json_types import JsonObject
 from ..metrics.objective import Objective
 from ..metrics.selection import select_report
-from ..trial import TrialRecord, TrialState
-from .checked_json import Unreadable
+from ..trial import Report, TrialRecord, TrialState
+from .checked_json import Unreadable, amount
+from .own_files import is_own_folder
 from .read_study import read_own_json
+from .retention import CHECKPOINT
 from .stored_record import so_far_from_json
 
 
@@ -39,7 +41,6 @@ class Scored(Protocol):
 
 # The callback that keeps a trial's state in its checkpoints; transformers stores states by the name of their class.
 REPORTING_CALLBACK = "ReportingCallback"
-_PREFIX = "checkpoint-"
 
 
 def so_far_in(state: Mapping[str, object]) -> JsonObject | None:
@@ -54,41 +55,59 @@ def so_far_in(state: Mapping[str, object]) -> JsonObject | None:
 def with_last_checkpoints(records: Iterable[TrialRecord], study: Scored) -> list[TrialRecord]:
     """Return records of a study, those of running trials as they were at their last checkpoint.
 
-    A trial without a readable checkpoint, or with none since it was resumed, is unchanged.
+    A trial without a readable checkpoint in its own folder, or with none since it was resumed, is unchanged.
     """
     return [_at_checkpoint(each, study) if each.state is TrialState.RUNNING else each for each in records]
 
 
+def resumes_at(record: TrialRecord, study: Scored) -> float:
+    """Return the epochs of the checkpoint that a half-done trial resumes from; 0: it has none, and starts again."""
+    return next((found.epochs for found in _continued(replace(record, seconds=0.0, epochs=0.0), study)), 0.0)
+
+
 def _at_checkpoint(record: TrialRecord, study: Scored) -> TrialRecord:
+    return next((found for found in _continued(record, study) if found.seconds >= record.seconds), record)
+
+
+def _continued(record: TrialRecord, study: Scored) -> Iterator[TrialRecord]:
+    """Yield a record as its checkpoints continue it, the newest first; those that cannot be read are left out."""
     folder = study.folder / record.name
-    for checkpoint in sorted(folder.glob(f"{_PREFIX}*"), key=_step, reverse=True):
-        try:
-            found = _read(record, checkpoint)
-        except (Unreadable, OSError, RecursionError):
-            continue
-        if found is not None:
-            selected = select_report(found.reports, study.scope, study.objectives)
-            return found if selected is None else replace(found, values=selected.values)
-    return record
+    for checkpoint in sorted(folder.glob(f"{CHECKPOINT}*"), key=_step, reverse=True):
+        with contextlib.suppress(Unreadable, OSError, RecursionError):
+            if is_own_folder(checkpoint, folder):
+                found = _read(record, checkpoint, study)
+                if found is not None:
+                    yield found
 
 
-def _read(record: TrialRecord, checkpoint: Path) -> TrialRecord | None:
-    """Return a record as a checkpoint continues it; None if the checkpoint is not later, or not one of a trial."""
+def _read(record: TrialRecord, checkpoint: Path, study: Scored) -> TrialRecord | None:
+    """Return a record as a checkpoint continues it; None if the checkpoint is not one that a trial resumes from.
+
+    Raises:
+        Unreadable: no search has written it.
+    """
     state, beside = _contents(checkpoint / STATE_FILE), _contents(checkpoint / TRIAL_FILE)
     so_far = _so_far(beside) or so_far_in(state)
-    if so_far is None or so_far["seconds"] < record.seconds:
+    if so_far is None or (state and not any(checkpoint.glob("*optim*")) and not any(checkpoint.glob("global_step*"))):
         return None
-    last = so_far["reports"][-1] if so_far["reports"] else None
-    epochs = _number(state, "epoch") or _number(beside, "step") or (last.epoch if last else 0.0)
-    most = _number(state, "max_steps")
-    fraction = _number(state, "global_step") / most if most else (last.fraction if last else 0.0)
-    return replace(
+    reports: tuple[Report, ...] = tuple(so_far["reports"])
+    if any(len(each.values) != len(study.objectives) for each in reports):
+        raise Unreadable(f"its reports are not of {len(study.objectives)} objectives")
+    selected, last = select_report(reports, study.scope, study.objectives), reports[-1] if reports else None
+    epochs = amount(state.get("epoch") or beside.get("step") or (0 if last is None else last.epoch))
+    steps, most = amount(state.get("global_step") or 0), amount(state.get("max_steps") or 0)
+    trained = max(steps / most if most else 0.0, last.fraction if last else 0.0)
+    continued = replace(
         record,
-        reports=tuple(so_far["reports"]),
-        epochs=max(record.epochs, epochs),
-        fraction=max(record.fraction or 0.0, min(1.0, fraction)),
+        reports=reports,
+        epochs=max(record.epochs, float(epochs)),
+        fraction=max(record.fraction or 0.0, min(1.0, trained)),
         seconds=so_far["seconds"],
+        fallbacks=tuple(so_far.get("fallbacks") or record.fallbacks),
     )
+    if selected is None:
+        return continued
+    return replace(continued, values=selected.values, violations=selected.report.violations)
 
 
 def _so_far(callback: object) -> JsonObject | None:
@@ -110,13 +129,6 @@ def _contents(path: Path) -> JsonObject:
     return found if isinstance(found, dict) else {}
 
 
-def _number(values: JsonObject, name: str) -> float:
-    """Return a number of a state, at least 0; 0 if it has none."""
-    found = values.get(name)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found) and found > 0
-    return float(found) if is_number and isinstance(found, int | float) else 0.0
-
-
 def _step(checkpoint: Path) -> int:
-    digits = checkpoint.name.removeprefix(_PREFIX)
+    digits = checkpoint.name.removeprefix(CHECKPOINT)
     return int(digits) if digits.isascii() and digits.isdigit() else -1

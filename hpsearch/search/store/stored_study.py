@@ -90,13 +90,13 @@ class StoredStudy:
 
     @property
     def n_trials(self) -> int | None:
-        """How many trials the study is to have; None: as many as its budget allows."""
+        """How many trials the study is to have; None: as many as its other limits allow."""
         n_trials: int | None = self.settings["n_trials"]
         return n_trials
 
     @property
     def own_trials(self) -> int | None:
-        """The total without the trials that the user has added by requests; None: as many as the budget allows."""
+        """The total without the trials that the user has added by requests; None: as many as other limits allow."""
         return None if self.n_trials is None else self.n_trials - int(self.settings.get(ADDED, 0))
 
     @property

@@ -151,7 +151,7 @@ def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"pruner": "rungs"}, "every 8th run to completion (default; pruner=None trains every trial to completion)"),
+        ({"pruner": "rungs"}, "every 8th to completion (default; pruner=None trains every trial to completion)"),
         ({"pruner": None}, "pruner none: every trial runs to completion"),
         ({"search_alg": OptunaSearch()}, "pruner MedianPruner"),
         ({"scheduler": "asha"}, "scheduler AsyncHyperBandScheduler"),

@@ -135,7 +135,7 @@ def test_trials_of_several_objectives_pause_and_resume_in_workers(tmp_path: Path
     records = front[0].run_summary.records
     assert {record.state.value for record in records} == {"complete", "pruned"}
     assert any(len(record.reports) == 1 for record in records)
-    assert all(record.state.value == "complete" for record in records[:2])
+    assert records[0].state.value == "complete"
     assert all(run.load_model() is not None for run in front)
 
 

@@ -22,6 +22,9 @@ from .read_study import read_own_json
 from .retention import CHECKPOINT
 from .stored_record import so_far_from_json
 
+# The callback that keeps a trial's state in its checkpoints; transformers stores states by the name of their class.
+REPORTING_CALLBACK = "ReportingCallback"
+
 
 class Scored(Protocol):
     """A study: its folder, and what determines the value of a trial."""
@@ -37,10 +40,6 @@ class Scored(Protocol):
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """What is optimised."""
-
-
-# The callback that keeps a trial's state in its checkpoints; transformers stores states by the name of their class.
-REPORTING_CALLBACK = "ReportingCallback"
 
 
 def so_far_in(state: Mapping[str, object]) -> JsonObject | None:

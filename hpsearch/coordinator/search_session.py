@@ -106,15 +106,16 @@ class SearchSession:
         """Return the requests that are in effect; another total of trials, or time limit, applies from now on."""
         requested = self.requests.now()
         self.records.may_be_repeated = Repeats.of(self.study).is_possible or bool(requested.confirmations)
-        total = requested.total(self._own_trials)
+        total, earlier = requested.total(self._own_trials), (self.study.n_trials, self._timeout)
         if total != self.study.n_trials:
             self.study = replace(self.study, n_trials=total)
             self._folder.note_total(total, len(requested.new))
-            self.listener.on_study_changed(self.study)
         timeout = requested.settings.get("timeout", self.study.timeout)
         if timeout != self._timeout and isinstance(timeout, int | float):
             self._timeout = timeout
             self.limits.set_timeout(timeout)
+        if (total, self._timeout) != earlier:
+            self.listener.on_study_changed(replace(self.study, timeout=self._timeout))
         return requested
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:

@@ -53,7 +53,7 @@ class SearchListener:
         """Handle a notice about the search, such as why it ends early; that of Ctrl-C may come in another thread."""
 
     def on_study_changed(self, study: Study) -> None:
-        """Handle other settings: the user has requested trials, or another total of them, while the search runs."""
+        """Handle other settings: the user has requested trials, or set another total or time limit."""
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Handle the end of the search: all trials are done, a budget is exhausted, or the user ended it."""

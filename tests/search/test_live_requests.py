@@ -22,6 +22,7 @@ from hpsearch import (
     open_study,
 )
 from hpsearch.cli import main
+from hpsearch.search.study import Study
 from tests.support.live_requests import EPOCHS, RATE, Asks, search
 from tests.support.small_trainer import small_trainer
 
@@ -262,9 +263,17 @@ def _notes(search: Callable[..., Any], folder: Path) -> list[str]:
 
 
 @JOBS
-def test_a_time_limit_can_be_set_while_a_trial_runs(tmp_path: Path, n_jobs: int) -> None:
-    asks = Asks(tmp_path / "study", lambda study: study.set(timeout=0.001))
+def test_a_time_limit_can_be_set_while_a_trial_runs_and_views_know_it(tmp_path: Path, n_jobs: int) -> None:
+    timeouts = []
+
+    class Notes(Asks):
+        def on_study_changed(self, study: Study) -> None:
+            super().on_study_changed(study)
+            timeouts.append(study.timeout)
+
+    asks = Notes(tmp_path / "study", lambda study: study.set(timeout=0.001))
     summary = search(tmp_path, asks, 50, n_jobs=n_jobs).run_summary
+    assert timeouts == [0.001]
     assert len(summary.records) < 50
     assert "timeout of 0.001 s, as set by hand, is over" in "".join(map(str, (each.reason for each in summary.records)))
 
@@ -303,8 +312,10 @@ def test_a_paused_search_says_so_and_how_it_continues(tmp_path: Path, capsys: py
                 open_study(folder).unpause()
 
     search(tmp_path, Looks(tmp_path / "study", lambda study: study.pause()))
-    told = [each for each in capsys.readouterr().out.splitlines() if "paused by hand since" in each]
+    out = capsys.readouterr().out
+    told = [each for each in out.splitlines() if "paused by hand since" in each]
     assert [each.endswith(f"hpsearch unpause {folder} lets it continue") for each in told] == [True, True]
+    assert "no pending requests" not in out
     assert main(["requests", folder]) == 0
     assert capsys.readouterr().out == "no pending requests\n"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
-from collections.abc import Mapping
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..errors import SearchInterrupted, StudyError
+from ..errors import SearchInterrupted
 from ..search.listener import SearchListener, showing
 from .stored_command import read_command
 from .study_file import Command, LeavesCommand, make_trainer
@@ -200,27 +198,12 @@ def _options(
     return search if time is None else {**search, "timeout": seconds(time)}
 
 
-def _check_other_limits(search: Mapping[str, object]) -> None:
-    """Check that a search whose limit of time is lifted has another limit.
-
-    Raises:
-        StudyError: it has none.
-    """
-    if all(search.get(each) is None for each in ("n_trials", "budget", "max_epochs")):
-        raise StudyError(
-            "--time none lifts the only limit of this search: give another one, such as --n-trials 100, "
-            "--budget 20 or --time 2h."
-        )
-
-
 def _search(command: Command) -> None:
     from ..reports.console import console_listener
     from ..reports.tables import describe_best, trials_table
 
     with showing(console_listener(is_shown=speaks()), f"importing {os.path.relpath(command.file)}"):
         plan = command.plan()
-    if command.search.get("timeout", math.inf) is None:
-        _check_other_limits({**plan.search, **command.search})
     shown = {**plan.search, **command.search}.get("progress", True)
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     with showing(listener, "making the trainer and its data"):

@@ -121,7 +121,6 @@ class SearchState:
     def change(self, study: Study) -> None:
         """Know other settings."""
         self.study = self.progress.study = study
-        self._estimate = None
 
     def _count(self, changed: Sequence[TrialRecord]) -> None:
         """Count the trials and find the best of them, once for all that shows it."""

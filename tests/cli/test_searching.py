@@ -103,15 +103,6 @@ def test_no_limit_of_time_lifts_the_one_that_the_file_plans(here: Path, told: To
     assert told("run", "first/study.py", *options, "--time", "none")[0] == 0
 
 
-def test_the_only_limit_of_a_search_is_not_lifted(here: Path, told: Told) -> None:
-    file = here / "first/study.py"
-    file.write_text(f"{file.read_text()}\nstudy.search.pop('n_trials', None)\nstudy.search['timeout'] = 60\n")
-    code, _, err = told("run", "first/study.py", "--study-name", "endless", "--time", "none")
-    assert code == 2
-    assert "--time none lifts the only limit of this search: give another one, such as --n-trials 100" in err
-    assert not (here / "runs/endless").exists()
-
-
 def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:
     options = ["-n", "2", "--study-name", "other", "--output", "elsewhere", "--storage", "journal", "--time", "1h"]
     code, _, _ = told("run", "first/study.py", *options, "--set", "num_train_epochs=1", "--set", "optim=sgd")

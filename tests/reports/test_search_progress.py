@@ -206,6 +206,14 @@ def test_a_trial_that_has_lost_its_worker_has_not_trained_twice() -> None:
     assert progress.estimate(70.0).seconds_left == pytest.approx(70.0)
 
 
+def test_a_time_limit_that_is_set_while_the_search_runs_is_counted_down() -> None:
+    view = LineView(Console(file=io.StringIO()), clock=lambda: 100.0)
+    view.on_search_begin(make_study(4), [], [])
+    assert view.state.estimate(105.0).seconds_left is None
+    view.on_study_changed(make_study(4, timeout=20.0))
+    assert view.state.estimate(105.0).seconds_left == pytest.approx(15.0)
+
+
 class Watching(LineView):
     """Notes whether a pruner may end trials, and prints nothing."""
 

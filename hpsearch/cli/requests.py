@@ -51,14 +51,13 @@ def _as_json(request: Request) -> JsonObject:
 def _in_words(opened: OpenedStudy) -> list[str]:
     """Return a line for each request, when they are followed, and whether the search is paused."""
     pending = [each for each in opened.requests if each.kind is not Kind.PAUSE]
-    paused = pause_in_words(opened)
     lines = [f"{each}, made {_clock(each.made)}" for each in pending]
     if pending:
         folder = Path(opened.study.folder)
         is_running = bool(sessions_at_work(folder))
         when = "by the search that is running, when it can" if is_running else when_it_continues(folder)
         lines.append(f"followed {when}")
-    return [*lines, *paused] or ["no pending requests"]
+    return [*lines, *pause_in_words(opened)] or ["no pending requests"]
 
 
 def pause_in_words(opened: OpenedStudy) -> list[str]:

@@ -115,8 +115,13 @@ class SearchSession:
             self._timeout = timeout
             self.limits.set_timeout(timeout)
         if (total, self._timeout) != earlier:
-            self.listener.on_study_changed(replace(self.study, timeout=self._timeout))
+            self.listener.on_study_changed(self.shown)
         return requested
+
+    @property
+    def shown(self) -> Study:
+        """The settings as they are now, for whoever shows them: with the time limit that is in effect."""
+        return replace(self.study, timeout=self._timeout)
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:
         """Take an ended trial into account: limits, records, listeners; under the study's lock.

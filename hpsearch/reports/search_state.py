@@ -171,9 +171,10 @@ class SearchState:
 
     def estimate(self, now: float) -> Estimate:
         """Return how far the search is, and the seconds left; of thousands of trials, as estimated some seconds ago."""
-        if self._estimate is None or now - self._estimate[0] >= len(self.records) // _MANY:
-            self._estimate = now, self.progress.estimate(now)
-        at, found = self._estimate
+        known = self._estimate  # another thread may take it back at any moment
+        if known is None or now - known[0] >= len(self.records) // _MANY:
+            known = self._estimate = now, self.progress.estimate(now)
+        at, found = known
         left = found.seconds_left
         return found._replace(seconds_left=None if left is None else max(0.0, left - (now - at)))
 

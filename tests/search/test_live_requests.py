@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,9 +271,13 @@ def test_a_time_limit_can_be_set_while_a_trial_runs_and_views_know_it(tmp_path: 
             super().on_study_changed(study)
             timeouts.append(study.timeout)
 
+        def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
+            super().on_search_end(study, records)
+            timeouts.append(study.timeout)
+
     asks = Notes(tmp_path / "study", lambda study: study.set(timeout=0.001))
     summary = search(tmp_path, asks, 50, n_jobs=n_jobs).run_summary
-    assert timeouts == [0.001]
+    assert timeouts == [0.001, 0.001]
     assert len(summary.records) < 50
     assert "timeout of 0.001 s, as set by hand, is over" in "".join(map(str, (each.reason for each in summary.records)))
 

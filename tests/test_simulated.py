@@ -28,12 +28,13 @@ from studies.benchmarks.number_of_trials import FewEvaluations
 from studies.benchmarks.recorded_curves import Grid, GridWithSeeds, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run, read
 from studies.benchmarks.repeats import SIDES, WithNoise, spread_of, with_noise
-from studies.benchmarks.simulated import DATA, chosen, half_of, simulate, tasks_of
+from studies.benchmarks.simulated import DATA, Plan, carry_out, chosen, half_of, simulate, tasks_of
 from studies.benchmarks.strategies import (
     ALL_STRATEGIES,
     STRATEGIES,
     GPSamplerInFull,
     Job,
+    RandomInFull,
     Strategy,
     TPEInFull,
     TPEMedianPruning,
@@ -118,6 +119,23 @@ def test_repeats_are_compared_with_the_luckiest_at_the_same_budget_and_at_the_sa
     for seed in range(2):
         assert spent["luckiest", seed] < spent["repeats=3", seed]
         assert spent["repeats=3", seed] - 1 < spent["same cost", seed] <= spent["repeats=3", seed]
+
+
+def test_searches_at_two_tasks_draw_other_random_trials_so_that_one_draw_does_not_decide_all_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Array] = []
+
+    class Noting(RandomInFull):
+        def _add(self, point: Array) -> int:
+            drawn.append(point)
+            return super()._add(point)
+
+    monkeypatch.setitem(ALL_STRATEGIES, "noting", Noting)
+    for task in tasks_of("synthetic").names[:2]:
+        for _ in range(2):  # the second time the same
+            carry_out(Plan("synthetic", None, "noting", task, 0, 1, 2.0, "epochs"))
+    assert len({each.tobytes() for each in drawn}) == len(drawn) / 2 > 4
 
 
 BUDGET = 3  # enough for all strategies to choose parameters, and trials to go on

@@ -24,7 +24,7 @@ import numpy as np
 
 from .learning_curves import Array, Task
 from .regret import Results, Run
-from .simulated import CURVES, known_of, mapped, names_of_tasks, quieten, simulate, tasks_of
+from .simulated import CURVES, known_of, mapped, names_of_tasks, quieten, seed_at, simulate, tasks_of
 from .strategies import Ours, RandomInFull, Strategy
 
 AT_RANDOM = "random to completion"
@@ -81,13 +81,13 @@ def carry_out(plan: Plan) -> Run:
     """Return what comes of a search."""
     quieten()
     task = FewEvaluations(tasks_of(plan.curves, plan.data).task(plan.task), plan.evaluations or 1)
-    begin = time.process_time()
+    begin, seed = time.process_time(), seed_at(plan.task, plan.seed)
     if plan.evaluations is None:
-        strategy: Strategy = RandomInFull(task, plan.seed, plan.budget)
+        strategy: Strategy = RandomInFull(task, seed, plan.budget)
     elif plan.evaluations == 1:
-        strategy = Ours(task, plan.seed, plan.budget)
+        strategy = Ours(task, seed, plan.budget)
     else:
-        strategy = Ours(task, plan.seed, budget=float(plan.budget))
+        strategy = Ours(task, seed, budget=float(plan.budget))
     searched = simulate(task, strategy, 1, math.inf)
     seconds = time.process_time() - begin
     return Run(plan.side, plan.task, plan.seed, *searched, len(strategy.points), seconds)

@@ -45,7 +45,7 @@ import numpy as np
 from .learning_curves import Array, Known, MissingCurves, Task
 from .recorded_curves import GridWithSeeds
 from .regret import Results, Run
-from .simulated import CURVES, Map, chosen, known_of, mapped, quieten, simulate, tasks_of
+from .simulated import CURVES, Map, chosen, known_of, mapped, quieten, seed_at, simulate, tasks_of
 from .strategies import Ours, OursConfirmed
 
 _OF_EACH_EPOCH = 0.25
@@ -145,7 +145,7 @@ def carry_out(plan: Plan) -> list[Run]:
     """Return what each side returns, as the true score of its trial at its end."""
     quieten()
     task = tasks_of(plan.curves, plan.data).task(plan.task)
-    search = functools.partial(_search, plan, with_noise(task, plan.setting.noise, plan.seed))
+    search = functools.partial(_search, plan, with_noise(task, plan.setting.noise, seed_at(plan.task, plan.seed)))
     if plan.setting.trials is None:
         return [search(side, budget=plan.setting.budget) for side in plan.sides]
     runs = [search(side, n_trials=plan.setting.trials) for side in plan.sides if SIDES[side] is not OursConfirmed]
@@ -155,7 +155,7 @@ def carry_out(plan: Plan) -> list[Run]:
 
 def _search(plan: Plan, task: WithNoise, side: str, **limit: float) -> Run:
     begin = time.process_time()
-    strategy = SIDES.get(side, Ours)(task, plan.seed, **limit)
+    strategy = SIDES.get(side, Ours)(task, seed_at(plan.task, plan.seed), **limit)
     spent = simulate(task, strategy, 1, math.inf).spent
     returned = strategy.returned
     score = -math.inf if returned is None else float(task.curves(strategy.points[returned][None])[0, -1])

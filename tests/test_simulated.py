@@ -8,10 +8,12 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from studies.benchmarks import number_of_trials, repeats, simulated
 from studies.benchmarks.learning_curves import (
     EPOCHS,
     Array,
@@ -28,13 +30,12 @@ from studies.benchmarks.number_of_trials import FewEvaluations
 from studies.benchmarks.recorded_curves import Grid, GridWithSeeds, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run, read
 from studies.benchmarks.repeats import SIDES, WithNoise, spread_of, with_noise
-from studies.benchmarks.simulated import DATA, Plan, carry_out, chosen, half_of, simulate, tasks_of
+from studies.benchmarks.simulated import DATA, chosen, half_of, simulate, tasks_of
 from studies.benchmarks.strategies import (
     ALL_STRATEGIES,
     STRATEGIES,
     GPSamplerInFull,
     Job,
-    RandomInFull,
     Strategy,
     TPEInFull,
     TPEMedianPruning,
@@ -121,20 +122,28 @@ def test_repeats_are_compared_with_the_luckiest_at_the_same_budget_and_at_the_sa
         assert spent["repeats=3", seed] - 1 < spent["same cost", seed] <= spent["repeats=3", seed]
 
 
-def test_searches_at_two_tasks_draw_other_random_trials_so_that_one_draw_does_not_decide_all_tasks(
-    monkeypatch: pytest.MonkeyPatch,
+PLANS = {
+    "simulated": lambda task: simulated.Plan("synthetic", None, "ours", task, 0, 1, 2.0, "epochs"),
+    "number_of_trials": lambda task: number_of_trials.Plan("synthetic", None, task, 0, 2, 3),
+    "repeats": lambda task: repeats.Plan("synthetic", None, task, 0, repeats.Setting(1.0, budget=3.0), ("luckiest",)),
+}
+
+
+@pytest.mark.parametrize("benchmark", [simulated, number_of_trials, repeats])
+def test_searches_of_two_tasks_draw_different_trials_so_that_one_draw_does_not_decide_all_tasks(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Array] = []
 
-    class Noting(RandomInFull):
-        def _add(self, point: Array) -> int:
-            drawn.append(point)
-            return super()._add(point)
+    def anywhere(self: Strategy) -> Array:
+        drawn.append(self._random.random(self._dimensions))
+        return drawn[-1]
 
-    monkeypatch.setitem(ALL_STRATEGIES, "noting", Noting)
+    monkeypatch.setattr(Strategy, "_anywhere", anywhere)
+    plan = PLANS[benchmark.__name__.rpartition(".")[2]]
     for task in tasks_of("synthetic").names[:2]:
         for _ in range(2):  # the second time the same
-            carry_out(Plan("synthetic", None, "noting", task, 0, 1, 2.0, "epochs"))
+            benchmark.carry_out(plan(task))
     assert len({each.tobytes() for each in drawn}) == len(drawn) / 2 > 4
 
 

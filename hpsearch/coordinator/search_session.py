@@ -115,12 +115,12 @@ class SearchSession:
             self._timeout = timeout
             self.limits.set_timeout(timeout)
         if (total, self._timeout) != earlier:
-            self.listener.on_study_changed(self.shown)
+            self.listener.on_study_changed(self.study_in_effect)
         return requested
 
     @property
-    def shown(self) -> Study:
-        """The settings as they are now, for whoever shows them: with the time limit that is in effect."""
+    def study_in_effect(self) -> Study:
+        """The settings with the time limit that is in effect."""
         return replace(self.study, timeout=self._timeout)
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:

@@ -328,7 +328,7 @@ class Search:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption) from None
         finally:
             with ignoring_ctrl_c():  # the trials are recorded: all that is left is to say so
-                self.listener.on_search_end(session.shown, session.records.records)
+                self.listener.on_search_end(session.study_in_effect, session.records.records)
         if session.interruption.signal:
             raise self._as_changed(session)._interrupted(session.records.records, session.interruption)
 

@@ -203,7 +203,7 @@ def carry_out(plan: Plan) -> Run:
 
 
 def seed_at(task: str, seed: int) -> int:
-    """Return the seed of the random numbers of a search at a task, so that searches at two tasks draw other ones.
+    """Return the seed of a search of a task: searches of different tasks draw different random numbers.
 
     >>> seed_at("adult", 0), seed_at("adult", 1), seed_at("albert", 0)
     (362886333, 1655047211, 369533308)

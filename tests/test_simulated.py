@@ -122,11 +122,12 @@ def test_repeats_are_compared_with_the_luckiest_at_the_same_budget_and_at_the_sa
         assert spent["repeats=3", seed] - 1 < spent["same cost", seed] <= spent["repeats=3", seed]
 
 
-PLANS = {
-    "simulated": lambda task: simulated.Plan("synthetic", None, "ours", task, 0, 1, 2.0, "epochs"),
-    "number_of_trials": lambda task: number_of_trials.Plan("synthetic", None, task, 0, 2, 3),
-    "repeats": lambda task: repeats.Plan("synthetic", None, task, 0, repeats.Setting(1.0, budget=3.0), ("luckiest",)),
-}
+def plan_of(benchmark: Any, task: str) -> Any:
+    if benchmark is simulated:
+        return simulated.Plan("synthetic", None, "ours", task, 0, 1, 2.0, "epochs")
+    if benchmark is number_of_trials:
+        return number_of_trials.Plan("synthetic", None, task, 0, 2, 3)
+    return repeats.Plan("synthetic", None, task, 0, repeats.Setting(1.0, budget=3.0), ("luckiest",))
 
 
 @pytest.mark.parametrize("benchmark", [simulated, number_of_trials, repeats])
@@ -140,10 +141,9 @@ def test_searches_of_two_tasks_draw_different_trials_so_that_one_draw_does_not_d
         return drawn[-1]
 
     monkeypatch.setattr(Strategy, "_anywhere", anywhere)
-    plan = PLANS[benchmark.__name__.rpartition(".")[2]]
     for task in tasks_of("synthetic").names[:2]:
         for _ in range(2):  # the second time the same
-            benchmark.carry_out(plan(task))
+            benchmark.carry_out(plan_of(benchmark, task))
     assert len({each.tobytes() for each in drawn}) == len(drawn) / 2 > 4
 
 

@@ -17,10 +17,10 @@ the 52 epochs of LCBench, of all workers together. With `--trials` each search h
 simulated to its end. There the regret is that of the trial which a search returns, the best of the complete ones, after
 its last epoch; beside it is the regret of what the others would return at the cost of ours. Of each strategy the mean
 over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task
-are alike (with one task: over its seeds). Each task has random numbers of its own: with the same first trials at all
-tasks, all would have the same luck, which the interval could not show. Then the regret of hpsearch is divided by that
-of the best other strategy by these very means, and by that of transformers' default: TPE with median pruning. A ratio
-is marked + if its whole interval is below 1, and - if it is above.
+are alike (with one task: over its seeds). Each task has separate seeds: with the same first trials at all tasks, all
+would have the same luck, which the interval could not show. Then the regret of hpsearch is divided by that of the best
+other strategy by these very means, and by that of transformers' default: TPE with median pruning. A ratio is marked +
+if its whole interval is below 1, and - if it is above.
 
 The best score known is that of the table, or of a long search of each task alone, which is kept in `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.

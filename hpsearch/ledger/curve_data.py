@@ -295,7 +295,11 @@ class CurveData:
         if self._warm_start[0] != key:
             fitting = [each for each in taught if shared <= each.names and cube.holds(each.stored.params)]
             shown = [(each, taught_curve(each.stored, self._objective)) for each in fitting]
-            curves = [Curve(self._point(each, cube), reports) for each, reports in shown if reports]
+            curves = [
+                Curve(self._point(each, cube), reports, is_result=each.stored.state is EngineState.COMPLETE)
+                for each, reports in shown
+                if reports
+            ]
             self._warm_start = key, curves
         return self._warm_start[1]
 
@@ -306,7 +310,8 @@ class CurveData:
         is_same_state = last is not None and (last.state is record.state or (last.state.is_open and is_open))
         if last is None or last.reports != record.reports or not is_same_state:
             shown = _shown(record, self._objective)
-            known.curve = Curve(self._point(known, cube), shown, is_open) if shown else None
+            is_result = record.state.has_result
+            known.curve = Curve(self._point(known, cube), shown, is_open, is_result) if shown else None
         known.work = work_of(record)
 
     def _point(self, known: _Known, cube: Cube) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import optuna
@@ -15,8 +15,9 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from ..search.learning_curves.curves import LatestModel, candidates, is_plateau, propose
+from ..search.learning_curves.curves import LatestModel, are_enough, candidates, is_plateau, propose, since
 from ..search.metrics.objective import Objective
+from ..search.metrics.replicas import without_replicas
 from ..search.space.priors import Belief
 from ..search.trial import TrialRecord
 from .branches import Branches
@@ -42,6 +43,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
+        reliable_from: returns the fraction of the training run before which the reports of trials mislead, so that the
+            model ignores them; None: they never do.
     """
 
     def __init__(
@@ -59,13 +62,16 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self._random = optuna.samplers.RandomSampler(seed)
         self._models = LatestModel()
         self.trials: Sequence[TrialRecord] = ()
+        self.reliable_from: Callable[[Sequence[TrialRecord]], float] | None = None
         self._lock = threading.RLock()  # a program may optimize with a study of Optuna in several threads
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: each for name, each in vars(self).items() if name != "_lock"}
+        left_out = ("_lock", "reliable_from")  # the rungs hold functions of the user
+        return {name: each for name, each in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         vars(self).update(state)
+        self.reliable_from = None
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
@@ -103,8 +109,10 @@ class CurveSampler(optuna.samplers.BaseSampler):
             def valid(points: Array) -> Array:
                 return tried.without(cube.valid(points))
 
-            work = self._data.work(cube)
-            point = propose(seen.curves, seen.running, random, valid, self._models.of, belief, self._first, work)
+            work, reliable_from = self._data.work(cube), self._reliable_from(self.trials)
+            point = propose(
+                seen.curves, seen.running, random, valid, self._models.of, belief, self._first, work, reliable_from
+            )
             return {} if point is None else cube.params(point)
 
     def promise(
@@ -114,7 +122,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         with self._decides():
             seen = self._seen(study, trials)
             points, work = self._data.points(candidates, seen.cube), self._data.work(seen.cube)
-            return [float(each) for each in self._models.of(seen.curves).improvement_for_work(points, work)]
+            model = self._models.of(since(seen.curves, self._reliable_from(trials)))
+            return [float(each) for each in model.improvement_for_work(points, work)]
 
     def most_expected(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> float | None:
         """Return the largest improvement on the best so far that is expected anywhere, in deviations of the ranks.
@@ -123,17 +132,24 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """
         with self._decides():
             seen = self._seen(study, trials)
-            if is_plateau(seen.curves):
+            curves = since(seen.curves, self._reliable_from(trials))
+            if is_plateau(curves):
                 return None
-            points = seen.cube.valid(candidates(seen.curves, np.random.default_rng(len(seen.curves))))
-            return float(self._models.of(seen.curves).improvement(points).max())
+            points = seen.cube.valid(candidates(curves, np.random.default_rng(len(seen.curves))))
+            return float(self._models.of(curves).improvement(points).max())
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Return whether there is something to choose, and enough trials have reported to make a model of them."""
         with self._lock:
             self._data.read(study)
             space = self._data.space
-            return bool(space) and len(self._data.seen(trials, space).curves) >= self._first
+            if not space:
+                return False
+            curves, reliable_from = self._data.seen(trials, space).curves, self._reliable_from(trials)
+            return are_enough(curves, self._first, reliable_from) and bool(since(curves, reliable_from))
+
+    def _reliable_from(self, trials: Sequence[TrialRecord]) -> float:
+        return 0.0 if self.reliable_from is None else self.reliable_from(without_replicas(trials))
 
     def _seen(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> CurvesSeen:
         self._data.read(study)

@@ -29,6 +29,8 @@ class RatedRungs:
     def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder) -> None:
         self._engine = engine
         self.rungs = Rungs(study, ladder)
+        if isinstance(engine.sampler, CurveSampler):
+            engine.sampler.reliable_from = self.rungs.reliable_from
         self._misleading: set[float] = set()  # as announced
 
     def rating(self, trials: Sequence[TrialRecord]) -> Rating | None:

@@ -22,8 +22,9 @@ from hpsearch.search.decisions.promotion_at_rungs import Rating, Rungs
 from hpsearch.search.decisions.repeats import Confirmation, Repeats
 from hpsearch.search.decisions.training_budget import TrainingBudget, expected_trials
 from hpsearch.search.learning_curves.cost import WorkModel, work_model
-from hpsearch.search.learning_curves.curves import Curve, LatestModel, count_at_random, propose
+from hpsearch.search.learning_curves.curves import Curve, LatestModel, are_enough, count_at_random, propose, since
 from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.metrics.replicas import without_replicas
 from hpsearch.search.metrics.selection import best_records, cost_of, ranking, select_report
 from hpsearch.search.space.parameters import Float
 from hpsearch.search.space.priors import Belief
@@ -432,20 +433,26 @@ class Ours(OursAtRandom):
             belief=self._belief,
             first=self._first,
             work=self._work(self._records),
+            reliable_from=self._reliable_from(self._records),
         )
         return self._anywhere() if point is None else point
 
     def _rating(self, records: Sequence[TrialRecord]) -> Rating | None:
         """Rate by expected improvement, once enough trials have reported."""
-        if sum(bool(each.reports) for each in records) < self._first:
+        reported = [self._curve(each) for each in records if each.reports]
+        if not are_enough(reported, self._first, self._reliable_from(records)):
             return None
 
         def rate(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
-            model = self._models.of([self._curve(each) for each in known if each.reports])
+            curves = [self._curve(each) for each in known if each.reports]
+            model = self._models.of(since(curves, self._reliable_from(known)))
             points = np.array([self.points[each.number] for each in candidates])
             return list(model.improvement_for_work(points, self._work(known)))
 
         return rate
+
+    def _reliable_from(self, records: Sequence[TrialRecord]) -> float:
+        return 0.0 if self._rules.rungs is None else self._rules.rungs.reliable_from(without_replicas(records))
 
     def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
         """Return a model of how much work trials are: the time they take, where a search takes weights times epochs."""

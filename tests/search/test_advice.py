@@ -116,6 +116,13 @@ def test_a_space_of_which_everything_was_tried_is_said(space: Any, tried: list[A
         assert not any("been tried" in each for each in advice(Known(space), running))
 
 
+def test_a_choice_with_which_every_trial_failed_is_said() -> None:
+    failed = [trial(number, 0.0, TrialState.FAILED, optim="sgd") for number in range(4)]
+    records = [*failed, *(trial(number, number / 20, optim="adamw") for number in range(4, 16))]
+    said = "All 4 trials with optim='sgd' failed, none of the 12 others: remove the choice."
+    assert said in advice(Known({"optim": Categorical(["adamw", "sgd"])}), records)
+
+
 MORE_SAMPLES = "evaluate on more samples, or prune later"
 
 

@@ -70,6 +70,37 @@ def test_where_trials_fail_is_left_however_good_their_reports_were_before() -> N
     assert all(each["x"] < 0.65 for each in proposed), proposed
 
 
+def misled() -> tuple[optuna.Study, list[TrialRecord]]:
+    """Trials of which those with a large x lead at first, and most are paused then; at the end a small x is best."""
+    places = np.random.default_rng(0).random(24)
+    records = [
+        record(number, TrialState.COMPLETE, (1 / 6, 1 - x), (1 / 2, x), (1.0, x))
+        if number < 5
+        else record(number, TrialState.PAUSED, (1 / 6, 0.5 - x))
+        for number, x in enumerate(places)
+    ]
+    return study_of([{"x": float(x)} for x in places], BETWEEN), records
+
+
+def test_early_reports_that_mislead_are_ignored() -> None:
+    study, records = misled()
+    sampler = CurveSampler(0, OBJECTIVE, first=8)
+    assert max(each["x"] for each in proposals(sampler, study, records)) > 0.9
+    sampler.reliable_from = lambda trials: 1 / 2
+    assert max(each["x"] for each in proposals(sampler, study, records)) < 0.4
+
+
+def test_a_result_counts_however_early_the_trial_ended() -> None:
+    study = study_of([{"x": 0.3}] * 3, BETWEEN)
+    data = CurveData(OBJECTIVE)
+    data.read(study)
+    ended = [record(0, TrialState.COMPLETE, (0.2, 0.5)), record(1, TrialState.PRUNED, (0.2, 0.6))]
+    seen = data.seen([*ended, record(2, TrialState.COMPLETE, (0.2, 0.5), (0.7, 0.4))], BETWEEN).curves
+    assert [each.reports for each in curves.since(seen, 0.5)] == [[(0.2, 0.5)], [(0.7, 0.4)]]
+    assert curves.since(seen, 0.0) is seen
+    assert [*map(id, curves.since(seen, 0.5))] == [*map(id, curves.since(seen, 0.5))]  # so the model of them stays, too
+
+
 @pytest.mark.parametrize("reports", [(), ((0.5, 0.1),), ((0.5, 0.1), (1.0, 0.2))])
 def test_a_failure_is_the_worst_value_at_the_end_of_the_training(reports: Any) -> None:
     study = study_of([{"x": 0.3}], BETWEEN)

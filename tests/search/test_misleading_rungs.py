@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from hpsearch import Ladder, TrialRecord, open_study
 from hpsearch.cli import main
+from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.ledger.rated_rungs import RatedRungs
 from hpsearch.reports.page import write_report
 from hpsearch.search.decisions.agreement import Agreement, describe
@@ -214,6 +216,39 @@ def test_the_agreement_is_as_uncertain_as_its_trials_are_few(
     found = Agreement(agreeing, pairs, trials)
     assert (found.share, found.deviation) == (pytest.approx(share, abs=6e-4), pytest.approx(deviation, abs=6e-4))
     assert found.misleads == (share < 0.6)
+
+
+@pytest.mark.parametrize(
+    ("known", "ladder", "fraction"),
+    [
+        ([], HEDGED, 0.0),
+        (AGREEING, HEDGED, 0.0),
+        (LATE, HEDGED, 1 / 2),
+        (MISLEADING, HEDGED, 1.0),
+        (probes(*CROSSING), PROBED, 1 / 2),
+        (MISLEADING, Ladder((1 / 18, 1 / 6, 1 / 2), 3), 0.0),
+    ],
+)
+def test_reports_are_reliable_from_the_rung_after_the_last_that_misleads(
+    known: list[TrialRecord], ladder: Ladder, fraction: float
+) -> None:
+    assert rungs(n_trials=60, ladder=ladder).reliable_from(known) == fraction
+
+
+def test_where_rungs_mislead_the_model_is_asked_after_eight_trials(tmp_path: Path) -> None:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
+    engine = optuna.create_study(sampler=CurveSampler(0, study.objective, first=20))
+    for rate in (0.001, 0.002, 0.004, 0.008, 0.01, 0.02, 0.04, 0.08):
+        had = {"learning_rate": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True)}
+        params = {"learning_rate": rate}
+        engine.add_trial(optuna.trial.create_trial(params=params, distributions=had, value=0.0))
+    at_rungs = RatedRungs(study, engine, HEDGED)
+    others = [trial(number, 0.5) for number in range(4, 8)]
+    assert at_rungs.rating([*AGREEING, *others]) is None
+    assert at_rungs.rating([*LATE, *others[:3]]) is None
+    assert at_rungs.rating([*LATE, *others]) is not None
+    assert pickle.loads(pickle.dumps(engine.sampler)).reliable_from is None
 
 
 def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> None:

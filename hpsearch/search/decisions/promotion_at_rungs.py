@@ -203,6 +203,14 @@ class Rungs:
         """Return the agreement at each rung, by the fraction of the training run; empty if the rungs do not heed it."""
         return self._standings.of(trials).agreements() if self._ladder.is_hedged else {}
 
+    def reliable_from(self, trials: Sequence[TrialRecord]) -> float:
+        """Return the fraction of the training run before which reports mislead: of the rung after the last such one.
+
+        It is 0 if no rung misleads, and 1 if the last one does.
+        """
+        misleading = [fraction for fraction, found in self.agreements(trials).items() if found.misleads]
+        return next(each for each in (*self._ladder.fractions, 1.0) if each > max(misleading)) if misleading else 0.0
+
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
         """Return the number of trials that reached a rung, or failed, since the last new best at any rung.
 

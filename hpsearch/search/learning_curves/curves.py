@@ -10,12 +10,13 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.ladder import ROUNDING
 from ..space.priors import Belief
 from .cost import WorkModel
 from .gaussian_process import MOST_TO_FIT, CurveModel, Observations, fit, tolerance_of
@@ -45,11 +46,14 @@ class Curve:
         point: (d,), its parameters in the unit cube.
         reports: fraction of the training run and cost at each report, in order; less is better.
         is_open: whether the trial may still be promoted, so that its expected improvement will be needed.
+        is_result: whether the last report is the result of the trial, however early it was.
     """
 
     point: Array
     reports: Sequence[tuple[float, float]]
     is_open: bool = False
+    is_result: bool = False
+    _later: dict[float, Curve | None] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def best(self) -> float:
@@ -64,6 +68,28 @@ class Curve:
             if not kept or place == len(self.reports) - 1 or fraction >= 2 * kept[-1][0]:
                 kept.append((fraction, cost))
         return kept
+
+    def since(self, fraction: float) -> Curve | None:
+        """Return the curve from a fraction of the training run on; its result is kept. None: nothing is left.
+
+        >>> Curve(np.zeros(1), [(0.25, 0.9), (0.5, 0.8), (1.0, 0.7)]).since(0.5).reports
+        [(0.5, 0.8), (1.0, 0.7)]
+        >>> short = [(0.25, 0.9)]
+        >>> Curve(np.zeros(1), short).since(0.5), Curve(np.zeros(1), short, is_result=True).since(0.5).reports
+        (None, [(0.25, 0.9)])
+        """
+        if fraction not in self._later:
+            kept = [each for each in self.reports if each[0] >= fraction - ROUNDING]
+            kept = kept or list(self.reports[-1:] if self.is_result else [])
+            self._later[fraction] = Curve(self.point, kept, self.is_open, self.is_result) if kept else None
+        return self._later[fraction]
+
+
+def since(curves: Sequence[Curve], fraction: float) -> Sequence[Curve]:
+    """Return curves from a fraction of the training run on, without those of which nothing is left."""
+    if not fraction:
+        return curves
+    return [later for each in curves if (later := each.since(fraction)) is not None]
 
 
 def observe(curves: Sequence[Curve]) -> Observations:
@@ -172,6 +198,7 @@ def propose(
     belief: Belief | None = None,
     first: int = MOST_AT_RANDOM,
     work: WorkModel | None = None,
+    reliable_from: float = 0.0,
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
@@ -191,8 +218,11 @@ def propose(
             and it weighs what is expected, less and less.
         first: the number of trials that are drawn at random before the model is asked.
         work: returns the cost of trials; a costly trial must promise a larger gain.
+        reliable_from: the fraction of the training run before which reports mislead, so that they are ignored.
     """
-    if len(curves) < first or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
+    is_early = not are_enough(curves, first, reliable_from)
+    curves = since(curves, reliable_from)
+    if is_early or not curves or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
         is_near = belief is not None and belief.is_tried_now(random)
         return np.asarray(valid(belief.near(_NEAR_EACH, random))[0]) if belief is not None and is_near else None
     running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
@@ -232,6 +262,14 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
     """
     most = _MOST_IF_LIMITED if is_limited else MOST_AT_RANDOM
     return min(max(n_trials // 3, _LEAST_AT_RANDOM), most)
+
+
+def are_enough(curves: Sequence[Curve], first: int, reliable_from: float) -> bool:
+    """Return whether the model is asked: the first trials, which are drawn at random, have reported.
+
+    Where early reports mislead, trials train on and cost more, so fewer are to come: eight are enough.
+    """
+    return len(curves) >= (min(first, _LEAST_AT_RANDOM) if reliable_from else first)
 
 
 def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:

@@ -16,6 +16,7 @@ from .findings.at_bounds import at_bounds
 from .findings.early_stops import early_stops
 from .findings.equal_values import are_equal, equal_values, single_result
 from .findings.exhausted_space import exhausted_space
+from .findings.failing_values import failing_values
 from .findings.pruned_ahead import pruned_ahead
 from .findings.repeated_best import repeated_best
 from .findings.ties import ties
@@ -46,6 +47,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
         *(ties(records, objectives, noise) if is_distinct and not is_repeated else []),
         *(at_bounds(space, best[0].params) if space is not None and is_distinct else []),
         *(exhausted_space(space, records) if space is not None else []),
+        *(failing_values(space, records) if space is not None else []),
         *early_stops(objectives[0], records, noise, None if stored is None else stored.ladder),
         *pruned_ahead(objectives[0], best[0], records, to_beat),
         *([] if earlier is None else [earlier.describe()]),

@@ -121,7 +121,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             raise ArgumentError(f"TrainingArguments: {error}") from error
         self._take_over_accumulation()
         if self.mixed_precision == "fp16" and self.device.type == "cpu":
-            raise ArgumentError("fp16=True needs a GPU; on a CPU set bf16=True, or neither.")
+            raise ArgumentError("fp16=True needs a GPU; on a CPU set bf16=True with use_cpu=True, or neither.")
         if DebugOption.TPU_METRICS_DEBUG in self.debug:
             raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
         self._given = given

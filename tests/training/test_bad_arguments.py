@@ -123,6 +123,15 @@ def test_a_precision_this_machine_does_not_have_is_refused(changes: dict[str, An
         assert_names(caught.value, *words)
 
 
+@without_a_gpu
+@pytest.mark.parametrize("use_cpu", [True, False])
+def test_what_the_refusal_of_fp16_on_a_cpu_advises_is_accepted(use_cpu: bool) -> None:
+    with pytest.raises(ArgumentError, match="fp16=True needs a GPU") as caught:
+        TrainingArguments("out", fp16=True, use_cpu=use_cpu)
+    advised = dict.fromkeys(re.findall(r"(\w+)=True", str(caught.value).partition("on a CPU set")[2]), True)
+    assert TrainingArguments("out", **advised).mixed_precision == "bf16"
+
+
 def test_a_configured_accelerate_state_that_is_not_there_is_refused() -> None:
     for kind in (transformers.TrainingArguments, TrainingArguments):
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -54,7 +54,7 @@ class Headline:
         test: the objective on the test set; None if it was not evaluated there.
         full_runs: the cost of all trials, in full training runs.
         seconds: the time that all trials together trained.
-        saved: the fraction of the epochs that was saved, compared to all trials trained to completion.
+        saved: the fraction of the epochs that pruning saved; see `saved_fraction`.
         noise: of the best value; None if it is unknown.
     """
 

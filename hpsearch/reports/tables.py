@@ -133,7 +133,7 @@ def effort_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) 
 
 
 def saved_fraction(records: Sequence[TrialRecord]) -> float | None:
-    """Return the fraction of the epochs that pruning saved, compared to trials trained to completion.
+    """Return the fraction of the epochs that pruning saved, compared to training the pruned trials to completion.
 
     None if that is less than a twentieth, or nothing was trained.
     """
@@ -143,9 +143,9 @@ def saved_fraction(records: Sequence[TrialRecord]) -> float | None:
 
 
 def _epochs_in_full(record: TrialRecord) -> float:
-    """Return how many epochs a trial would have been; only those trained if it has failed, or will resume."""
+    """Return how many epochs a trial would have been if pruned ones had continued; of others, those trained."""
     last = record.reports[-1]
-    if record.state not in (TrialState.COMPLETE, TrialState.PRUNED):
+    if record.state is not TrialState.PRUNED:
         return record.epochs
     return last.epoch / last.fraction if last.fraction else record.epochs
 

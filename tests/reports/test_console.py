@@ -22,6 +22,7 @@ from hpsearch.reports.tables import (
     format_duration,
     format_value,
     importance_table,
+    saved_fraction,
     sparkline,
     trials_table,
 )
@@ -139,6 +140,14 @@ def test_what_a_plain_function_trains_is_counted_in_steps() -> None:
         "All trials together trained 3 steps in 30 s of training.",
         "Run to completion, they would have trained 6 steps; 50% was saved.",
     ]
+
+
+def test_a_complete_trial_that_its_own_early_stopping_ended_counts_as_the_epochs_that_it_trained() -> None:
+    halfway = Report((0.5,), 4, 4, 4.0, {}, horizon=8)
+    ended = record(0, 0.5, epochs=4.0, reports=(halfway,), seconds=30.0)
+    pruned = record(1, 0.5, TrialState.PRUNED, epochs=4.0, reports=(halfway,), seconds=30.0)
+    assert saved_fraction([ended]) is None
+    assert saved_fraction([ended, pruned]) == pytest.approx(1 - 8 / 12)
 
 
 def test_nothing_was_saved_by_trials_that_failed_or_go_on_another_time() -> None:

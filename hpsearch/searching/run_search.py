@@ -297,7 +297,7 @@ class Search:
                 changes = [
                     *self.study.changes_of_space(earlier),
                     *(f"{each} {earlier[each]!r} -> {now[each]!r}" for each in chosen_by if earlier[each] != now[each]),
-                    *differences(earlier["sessions"][earlier["session"]], environment),
+                    *changes_of_sessions(records, earlier, environment),
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
                 notes += outdated(self.study, records, earlier, environment)
@@ -381,6 +381,25 @@ def ending_for_all_ranks(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
             ranks.decide(lambda: ending)
         raise
     ranks.decide(lambda: SearchIsOver(study.records))
+
+
+def changes_of_sessions(records: Sequence[TrialRecord], earlier: JsonObject, now: JsonObject) -> list[str]:
+    """Return in what the sessions that trained the trials of a study differ from this one, each difference once.
+
+    A session that trained nothing has nothing to compare with; only if no session has trials is it the last one.
+
+    Args:
+        records: the trials on disk; a failed one has no result to compare with.
+        earlier: what `study.json` holds.
+        now: the arguments, versions, data and functions of this session.
+    """
+    begun = [each for each in records if each.state not in (TrialState.FAILED, TrialState.REFUSED)]
+    running = [each for each in begun if each.state is TrialState.RUNNING]  # their records have no session yet
+    trained = {each.session for each in begun if each.state is not TrialState.RUNNING}
+    if running or not trained:
+        trained.add(earlier["session"])
+    sessions = (each for place, each in enumerate(earlier["sessions"]) if place in trained)
+    return list(dict.fromkeys(change for each in sessions for change in differences(each, now)))
 
 
 def outdated(study: Study, records: Sequence[TrialRecord], earlier: JsonObject, now: JsonObject) -> list[str]:

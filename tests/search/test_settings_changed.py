@@ -13,7 +13,8 @@ import optuna
 import pytest
 import torch
 
-from hpsearch import Categorical, Float, Int, SearchInterrupted, StudyError
+from hpsearch import Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord, TrialState
+from hpsearch.searching.run_search import changes_of_sessions
 from tests.support.searching import ROOT, AtStep, Events, interrupt, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
@@ -248,13 +249,46 @@ def test_what_chooses_and_prunes_is_said(tmp_path: Path) -> None:
     assert "pruner 'rungs' -> 'HyperbandPruner'" in said
 
 
-def test_back_and_forth_each_session_is_compared_with_the_one_before_it(tmp_path: Path) -> None:
+def test_back_and_forth_each_session_is_compared_with_all_that_trained_trials(tmp_path: Path) -> None:
     values = [0.1, 0.2, 0.1, 0.1, 0.2]
     said = [
         changes_said(tmp_path, number, trainer={"weight_decay": value}, sampler=optuna.samplers.RandomSampler(seed=1))
         for number, value in enumerate(values, start=1)
     ]
-    assert said == ["", "weight_decay 0.1 -> 0.2", "weight_decay 0.2 -> 0.1", "", "weight_decay 0.1 -> 0.2"]
+    there, back = "weight_decay 0.1 -> 0.2", "weight_decay 0.2 -> 0.1"
+    assert said == ["", there, back, back, there]
+
+
+def test_a_session_that_trained_nothing_is_not_what_the_next_one_is_compared_with(tmp_path: Path) -> None:
+    search(tmp_path, 2, trainer={"weight_decay": 0.1})
+    changed = {"trainer": {"weight_decay": 0.2}}
+    said = [changes_said(tmp_path, 2, **changed), changes_said(tmp_path, 2, trainer={"weight_decay": 0.1})]
+    assert said == ["weight_decay 0.1 -> 0.2", ""]
+    search(tmp_path, 2, **changed)
+    assert changes_said(tmp_path, 3, **changed) == "weight_decay 0.1 -> 0.2"
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        ([], ["seed 3 -> 1"]),
+        ([(TrialState.COMPLETE, 0)], []),
+        ([(TrialState.COMPLETE, 1)], ["seed 2 -> 1"]),
+        ([(TrialState.PRUNED, 1), (TrialState.COMPLETE, 0), (TrialState.STOPPED, 1)], ["seed 2 -> 1"]),
+        ([(TrialState.PAUSED, 1), (TrialState.INTERRUPTED, 2)], ["seed 2 -> 1", "seed 3 -> 1"]),
+        ([(TrialState.COMPLETE, 0), (TrialState.FAILED, 1), (TrialState.REFUSED, 1)], []),
+        ([(TrialState.FAILED, 1)], ["seed 3 -> 1"]),
+        ([(TrialState.COMPLETE, 0), (TrialState.RUNNING, 0)], ["seed 3 -> 1"]),
+        ([(TrialState.COMPLETE, 9)], []),
+    ],
+    ids=str,
+)
+def test_the_sessions_that_trained_trials_are_those_compared(trials: list[tuple[TrialState, int]], said: Any) -> None:
+    records = [
+        TrialRecord(number, f"run-{number}", state, {}, session=place) for number, (state, place) in enumerate(trials)
+    ]
+    sessions = [{"arguments": {"seed": each}} for each in (1, 2, 3)]
+    assert changes_of_sessions(records, {"sessions": sessions, "session": 2}, sessions[0]) == said
 
 
 def test_what_is_not_part_of_a_study_may_change_in_silence(tmp_path: Path) -> None:

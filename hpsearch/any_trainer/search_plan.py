@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StudyError
-from ..search.space.set_arguments import all_names, start_without, without_set_arguments
+from ..search.space.set_arguments import all_names, check_set_names, start_without, without_set_arguments
 from ..training.model_init import takes_trial
 
 if TYPE_CHECKING:
@@ -69,31 +70,46 @@ class SearchPlan:
         Raises:
             HpsearchError: as in `Trainer.hyperparameter_search`.
         """
-        settings, _ = self.settings(arguments, search)
-        return self.trainer(arguments).hyperparameter_search(**settings)
+        trainer = self.trainer(arguments)
+        settings, _ = self.settings(arguments, search, trainer)
+        return trainer.hyperparameter_search(**settings)
 
     def settings(
-        self, arguments: Mapping[str, object] | None = None, search: Mapping[str, object] | None = None
+        self,
+        arguments: Mapping[str, object] | None = None,
+        search: Mapping[str, object] | None = None,
+        trainer: Any = None,
     ) -> tuple[dict[str, Any], list[str]]:
         """Return the arguments of `Trainer.hyperparameter_search`, and the names of the parameters that are set.
 
         The search does not vary these parameters, and `start_with` does not contain them.
 
         Args:
-            arguments: training arguments to set.
+            arguments: training arguments to set, and parameters of the space that `model_init(trial)` reads.
             search: arguments of the search that replace the plan's own.
+            trainer: what `trainer(arguments)` returned; it knows what `model_init` reads. None: nothing that is set.
 
         Raises:
             SpaceError: one that is set is in a branch of the space, or nothing is left to search.
+            UnknownArgumentError: one that is set is neither a training argument nor in the space.
         """
         settings = {"hp_space": self.hp_space, **self.search, **(search or {})}
-        whole = settings["hp_space"]
-        settings["hp_space"], names = without_set_arguments(whole, arguments or {})
+        whole, given = settings["hp_space"], arguments or {}
+        fixed = _read_by_model_init(trainer, given)
+        if fixed:
+            check_set_names(given, fixed, whole, [each.name for each in dataclasses.fields(trainer.args)])
+        settings["hp_space"], names = without_set_arguments(whole, given, fixed)
         if names and "start_with" in settings:
-            gone = all_names(whole) - all_names(settings["hp_space"])
+            gone = all_names(whole) - all_names(settings["hp_space"]) | fixed
             settings["start_with"] = start_without(settings["start_with"], gone)
         return settings, names
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.search.items())
         return f"SearchPlan({getattr(self.make_trainer, '__qualname__', self.make_trainer)}{options})"
+
+
+def _read_by_model_init(trainer: Any, names: Iterable[str]) -> set[str]:
+    """Return the names that `model_init(trial)` reads; a function of a trial takes no arguments from outside."""
+    is_read = getattr(trainer, "is_read_by_user_code", None)
+    return set() if is_read is None else set(filter(is_read, names))

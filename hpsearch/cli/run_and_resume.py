@@ -67,7 +67,10 @@ Output = Annotated[str | None, typer.Option(help="Parent folder of the study's f
 Preflight = Annotated[
     bool | None, typer.Option("--preflight/--no-preflight", help="Try one step and two batches before the first trial.")
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; repeatable.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A training argument, or a parameter of the space, name=value; repeatable."),
+]
 
 
 def run(
@@ -209,7 +212,7 @@ def _search(command: Command) -> None:
     with showing(listener, "making the trainer and its data"):
         trainer = make_trainer(plan, command)
     leaving = LeavesCommand(command, listener)
-    search, names = plan.settings(command.arguments, {**command.search, "progress": leaving})
+    search, names = plan.settings(command.arguments, {**command.search, "progress": leaving}, trainer)
     if names and speaks():
         print(
             f"not searched, as --set gives them: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}"

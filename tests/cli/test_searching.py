@@ -360,6 +360,29 @@ def test_an_argument_that_is_set_is_not_searched(here: Path, told: Told) -> None
     assert told("replay", "0", "runs/set")[0] == 0
 
 
+def test_a_parameter_of_model_init_that_is_set_reaches_it_in_every_trial(here: Path, told: Told) -> None:
+    command = ["first/study.py", "-n", "2", "--study-name", "wide", "--set", "model.width=24"]
+    code, out, err = told("run", *command, "--set", "num_train_epochs=1")
+    assert code == 0, err
+    assert "not searched, as --set gives them: model.width=24" in out
+    trials = [json.loads(each.read_text()) for each in (here / "runs/wide").glob("run-*/trial.json")]
+    assert [each["params"]["model.width"] for each in trials] == [24, 24]
+    sizes = {report["metrics"]["num_parameters"] for each in trials for report in each["reports"]}
+    assert sizes == {2 * 24 + 24 + 24 * 24 + 24 + 24 * 2 + 2}
+    assert told("replay", "0", "runs/wide")[0] == 0
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("model.widht", "Did you mean 'model.width'?"), ("nonexist", "")])
+def test_a_set_name_that_nothing_reads_is_refused_before_any_work(
+    here: Path, told: Told, name: str, nearest: str
+) -> None:
+    code, _, err = told("run", "first/study.py", "--study-name", "typo", "--set", f"{name}=16")
+    assert code == 2
+    assert f"'{name}' cannot be set: it is neither a training argument nor in the search space." in err
+    assert nearest in err
+    assert not (here / "runs/typo").exists()
+
+
 def test_an_argument_that_is_set_and_that_a_function_of_the_trial_suggests_is_a_mistake(here: Path, told: Told) -> None:
     (here / "function.py").write_text(STUDY_WITH_A_FUNCTION)
     code, _, err = told("run", "function.py", "--set", "learning_rate=0.01")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from hpsearch import Categorical, Float, Int, SearchPlan, SearchSpace, SpaceError
+from hpsearch.errors import UnknownArgumentError
+from hpsearch.search.space.set_arguments import check_set_names
 from hpsearch.search.space.set_arguments import without_set_arguments as without
 
 DECAY, RATE, SEED = Float(0.0, 0.1), Float(1e-5, 1e-3), Int(1, 9)
@@ -56,6 +58,45 @@ def test_a_parameter_in_a_branch_that_is_open_cannot_be_taken_out() -> None:
     assert without(domains, {"output_dir": "out"}) == (domains, [])
     with pytest.raises(SpaceError, match="x is set"):
         without(domains, {"x": 1})
+
+
+def test_what_model_init_reads_stays_in_the_space_with_one_value() -> None:
+    width, deep = Categorical((8, 16)), {"model.depth": Int(1, 9)}
+    space = {"seed": SEED, "model.width": width, "model.kind": Categorical({"deep": deep, "flat": {}})}
+    assert without(space, {"model.width": 16}, {"model.width"}) == (
+        {"model.width": Categorical((16,), default=16), "seed": SEED, "model.kind": space["model.kind"]},
+        ["model.width"],
+    )
+    assert without(space, {"model.kind": "deep"}, {"model.kind"})[0] == {
+        "model.kind": Categorical(("deep",), default="deep"),
+        **deep,
+        "seed": SEED,
+        "model.width": width,
+    }
+    with pytest.raises(SpaceError, match=r"Nothing is left to search: model\.width is set"):
+        without({"model.width": width}, {"model.width": 16}, {"model.width"})
+    with pytest.raises(SpaceError, match=r"model\.width=\[16\] cannot be set: .* is a list"):
+        without(space, {"model.width": [16]}, {"model.width"})
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "said"),
+    [
+        ("model.widht", {"seed": SEED, "model.width": SEED}, "nor in the search space. Did you mean 'model.width'?"),
+        ("nonexist", {"seed": SEED}, "it is neither a training argument nor in the search space."),
+        ("lerning", {"seed": SEED}, "nor in the search space. Did you mean 'learning_rate'?"),
+        ("model.width", lambda trial: None, "it is no training argument, and hp_space is a function"),
+    ],
+)
+def test_a_set_name_without_an_effect_is_refused_with_the_nearest_one(name: str, space: Any, said: str) -> None:
+    with pytest.raises(UnknownArgumentError) as refused:
+        check_set_names(["seed", name], {name}, space, ["learning_rate"])
+    assert str(refused.value).startswith(f"{name!r} cannot be set: it is ")
+    assert said in str(refused.value)
+
+
+def test_a_set_name_that_a_branch_or_the_arguments_have_is_not_refused() -> None:
+    check_set_names(["weight_decay", "bf16"], {"weight_decay"}, SPACE, ["bf16"])
 
 
 def test_something_must_be_left_to_search() -> None:

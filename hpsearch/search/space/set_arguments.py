@@ -6,18 +6,22 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import SpaceError
+from ...errors import SpaceError, UnknownArgumentError
+from ...system.spelling import nearest_name
 from ..study import SpaceFunction, as_space
 from ..trial import Trial
 from .parameters import Categorical
 
 
-def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> tuple[Any, list[str]]:
+def without_set_arguments(
+    hp_space: object, arguments: Mapping[str, object], fixed: Collection[str] = ()
+) -> tuple[Any, list[str]]:
     """Return a space without the arguments that are set, and the names of those it had; a choice leaves its branch.
 
     Args:
         hp_space: as in `Trainer.hyperparameter_search`. A function is asked as before, and refused if it suggests one.
         arguments: that are set.
+        fixed: the names of those that are no training arguments: trials still have them, with the one value.
 
     Raises:
         SpaceError: a parameter is in a branch, from where it cannot be taken, or none is left.
@@ -33,10 +37,12 @@ def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> 
     space = as_space(hp_space) if hp_space is None else hp_space
     if not isinstance(space, Mapping):
         return (_Refusing(space, frozenset(arguments)) if callable(space) else hp_space), []
-    left, found = dict(space), list[str]()
+    left, found, constants = dict(space), list[str](), dict[str, Categorical]()
     while name := next((each for each in arguments if each in left), None):
         found.append(name)
         parameter, value = left.pop(name), arguments[name]
+        if name in fixed:
+            constants[name] = _constant(name, value)
         if isinstance(parameter, Categorical) and isinstance(value, Hashable):
             branches: Mapping[Any, Mapping[str, object]] = parameter.branches
             left = {**branches.get(value, {}), **left}
@@ -50,7 +56,44 @@ def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> 
         return hp_space, []
     if not left:
         raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has no other parameter.")
-    return left, found
+    return {**constants, **left}, found
+
+
+def _constant(name: str, value: Any) -> Categorical:
+    """Return a parameter that has one value.
+
+    Raises:
+        SpaceError: no parameter can have it.
+    """
+    try:
+        return Categorical((value,), default=value)
+    except SpaceError as error:
+        raise SpaceError(f"{name}={value!r} cannot be set: {error}") from error
+
+
+def check_set_names(
+    arguments: Collection[str], fixed: Collection[str], hp_space: object, known: Collection[str]
+) -> None:
+    """Check that what is set has an effect.
+
+    Args:
+        arguments: the names that are set.
+        fixed: those among them that are no training arguments.
+        hp_space: as in `Trainer.hyperparameter_search`.
+        known: the names of the training arguments.
+
+    Raises:
+        UnknownArgumentError: one is neither a training argument nor in the space.
+    """
+    searched = all_names(hp_space)
+    for name in arguments:
+        if name in fixed and name not in searched:
+            why = "it is neither a training argument nor in the search space"
+            if callable(hp_space):
+                why = "it is no training argument, and hp_space is a function, so only hp_space gives it to a trial"
+            raise UnknownArgumentError(
+                f"{name!r} cannot be set: {why}.{nearest_name(name, [*sorted(searched), *known])}"
+            )
 
 
 def all_names(hp_space: object) -> set[str]:

@@ -19,6 +19,7 @@ from ..search.folds import Fold, Folds
 from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import check_trainer
+from ..search.space.without_effect import notices_without_effect
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
 from ..search.study import SpaceFunction
@@ -147,6 +148,7 @@ class SearchableTrainer:
         if space is None or isinstance(space, SearchSpace):  # what a function sets is not known yet
             searched = () if space is None else space.all_parameters()
             check_early_stopping(self.trainer.callbacks, self.trainer.args, searched)
+            self.notices = notices_without_effect(searched, self.trainer.args.max_steps)
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""

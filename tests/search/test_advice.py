@@ -15,6 +15,8 @@ from hpsearch.search.result.findings.early_stops import early_stops
 from hpsearch.search.result.noise import Noise
 from hpsearch.search.trial import Replica
 from tests.support.rendering import NoEngine, record
+from tests.support.searching import HearsNotices
+from tests.support.short_searches import search
 
 
 class Known:
@@ -79,6 +81,19 @@ def test_a_best_value_at_a_bound_of_its_range_is_said_with_a_wider_one(
     assert [each for each in told if "bound" in each] == expected
     if isinstance(parameter, Int):
         assert "." not in "".join(expected).rpartition("widen to ")[2][:-1]
+
+
+@pytest.mark.parametrize("max_steps", [-1, 2])
+def test_epochs_without_effect_are_said_before_the_first_trial_and_their_bound_is_not(
+    tmp_path: Path, max_steps: int
+) -> None:
+    heard, space = HearsNotices(), {"num_train_epochs": Int(1, 5), "learning_rate": Float(1e-3, 1e-1)}
+    starts = [{"num_train_epochs": 5, "learning_rate": rate} for rate in (0.01, 0.05)]
+    best = search(tmp_path, 2, space=space, start_with=starts, trainer={"max_steps": max_steps}, progress=heard)
+    said = "num_train_epochs has no effect, as max_steps=2 ends each training run: leave out one of the two"
+    assert heard.notices.count(said) == (max_steps == 2)
+    found = advice(best.run_summary.study, best.run_summary.records)
+    assert any(each.startswith("The best num_train_epochs, 5, is at its upper") for each in found) == (max_steps == -1)
 
 
 def test_a_trial_without_a_rival_has_nothing_to_be_compared_with() -> None:

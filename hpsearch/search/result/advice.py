@@ -10,6 +10,9 @@ from ..decisions.repeats import Repeats
 from ..metrics.replicas import without_replicas
 from ..metrics.selection import best_records
 from ..space.search_space import SearchSpace
+from ..space.without_effect import without_effect
+from ..store.provenance import MODEL_INIT
+from ..store.stored_study import StoredStudy
 from ..trial import TrialRecord
 from .earlier_best import earlier_best
 from .findings.at_bounds import at_bounds
@@ -45,7 +48,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
         *single_result(records),
         *repeated,
         *(ties(records, objectives, noise) if is_distinct and not is_repeated else []),
-        *(at_bounds(space, best[0].params) if space is not None and is_distinct else []),
+        *(at_bounds(space, best[0].params, _ineffective(stored, best[0])) if space is not None and is_distinct else []),
         *(exhausted_space(space, records) if space is not None else []),
         *(failing_values(space, records) if space is not None else []),
         *early_stops(objectives[0], records, noise, None if stored is None else stored.ladder),
@@ -60,3 +63,12 @@ def _space(described: JsonObject | str) -> SearchSpace | None:
         return SearchSpace.from_description(described if isinstance(described, Mapping) else {})
     except SpaceError:
         return None
+
+
+def _ineffective(stored: StoredStudy | None, best: TrialRecord) -> list[str]:
+    """Return the parameters of a `Trainer` that changed nothing in the best trial, by what its session recorded."""
+    sessions = [] if stored is None else stored.settings["sessions"]
+    session = sessions[best.session] if best.session < len(sessions) else {}
+    max_steps = session.get("arguments", {}).get("max_steps")
+    is_of_trainer = MODEL_INIT in session.get("functions", {})
+    return without_effect(best.params, max_steps) if is_of_trainer and isinstance(max_steps, int) else []

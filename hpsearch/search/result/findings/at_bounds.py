@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 
 from ...space.parameters import Float, Int, Params
 from ...space.search_space import SearchSpace
@@ -18,11 +19,11 @@ _FACTOR = 10
 _BELOW_ONE = re.compile(r"dropout|momentum|smoothing|beta_?[12]$|prob$|ratio$|fraction$|top_p$")
 
 
-def at_bounds(space: SearchSpace, params: Params) -> list[str]:
+def at_bounds(space: SearchSpace, params: Params, but: Collection[str] = ()) -> list[str]:
     """Return a sentence for each parameter whose best value is at a bound of its range, with a wider bound.
 
-    Nothing is said of the seed, of ranges of fewer than five whole numbers, and of a bound that is natural: 0 and
-    below it, 1 for whole numbers, and what would be 1 or more for a probability (`_BELOW_ONE`).
+    Nothing is said of the names in `but`, of the seed, of ranges of fewer than five whole numbers, and of a bound that
+    is natural: 0 and below it, 1 for whole numbers, and what would be 1 or more for a probability (`_BELOW_ONE`).
 
     >>> at_bounds(SearchSpace({"learning_rate": Float(1e-6, 1e-4, log=True)}), {"learning_rate": 1e-4})
     ['The best learning_rate, 0.0001, is at its upper bound: widen to 1e-3.']
@@ -30,7 +31,7 @@ def at_bounds(space: SearchSpace, params: Params) -> list[str]:
     sentences = []
     for name, parameter in space.all_parameters().items():
         value = params.get(name)
-        if name == "seed" or not isinstance(parameter, (Float, Int)) or not parameter.contains(value):
+        if name in {"seed", *but} or not isinstance(parameter, (Float, Int)) or not parameter.contains(value):
             continue
         bound = _bound(parameter, float(params[name]))
         wider = None if bound is None else _wider(name, parameter, bound)

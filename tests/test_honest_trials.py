@@ -190,7 +190,7 @@ def test_a_search_refused_in_its_first_trial_can_be_corrected_and_run_again(tmp_
 def test_arguments_that_changed_between_sessions_are_said(tmp_path: Path, capsys: Any) -> None:
     search(make_trainer(tmp_path), LEARNING_RATE, 1)
     search(make_trainer(tmp_path, num_train_epochs=3), LEARNING_RATE, 2, progress=True)
-    assert "CHANGED since the last session: num_train_epochs 2 -> 3" in capsys.readouterr().out
+    assert "CHANGED since earlier trials: num_train_epochs 2 -> 3" in capsys.readouterr().out
 
 
 def test_without_a_limit_every_trial_keeps_its_scoped_weights(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class ModelSize:
             return None
         before, self._known = self._known, None
         return (
-            f"CHANGED since the last session: the model of trial {record.number} has {sizes[0]:,.0f} parameters, those "
+            f"CHANGED since earlier trials: the model of trial {record.number} has {sizes[0]:,.0f} parameters, those "
             f"of earlier trials {before:,.0f}, though model_init reads no parameter of the trial. Trials of "
             "different models are compared: if you do not mean that, pass another study_name="
         )

@@ -270,7 +270,7 @@ class Search:
         self.listener.on_notice(notice)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
-        """Open folder and storage; announce the decisions, and what has changed since the last session."""
+        """Open folder and storage; announce the decisions, and what has changed since earlier trials."""
         functions = {**self.recipe.functions(), **self.study.functions()}
         recipe, processes = self.recipe, self.study.processes
         environment = describe_environment(recipe.args, recipe.data(), functions, processes, recipe.names)
@@ -299,7 +299,7 @@ class Search:
                     *(f"{each} {earlier[each]!r} -> {now[each]!r}" for each in chosen_by if earlier[each] != now[each]),
                     *changes_of_sessions(records, earlier, environment),
                 ]
-                notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
+                notes += [f"CHANGED since earlier trials: {', '.join(changes)}"] if changes else []
                 notes += outdated(self.study, records, earlier, environment)
             notes += session.requests.open(records, session.records.is_alone(), self.study)
             added = session.requests.now().new

@@ -50,7 +50,7 @@ def test_resume_takes_a_limit_of_time_back_and_changes_arguments(here: Path, tol
     command = json.loads((here / "runs/limited/command.json").read_text())
     assert command["search"]["timeout"] is None
     assert command["arguments"]["num_train_epochs"] == 2
-    assert "CHANGED since the last session: num_train_epochs 1.0 -> 2.0" in " ".join(out.split())
+    assert "CHANGED since earlier trials: num_train_epochs 1.0 -> 2.0" in " ".join(out.split())
     records = [json.loads(path.read_text()) for path in (here / "runs/limited").glob("*/trial.json")]
     assert max(each["epochs"] for each in records) == 2.0
 
@@ -145,7 +145,7 @@ def test_the_last_step_of_a_function_is_an_option_of_run_and_resume(
     assert "CHANGED" not in out
     code, out, err = told("resume", "output/loop", "-n", "8", "--max-resource", "12")
     assert code == 0, err
-    assert "CHANGED since the last session: max_resource 6 -> 12" in " ".join(out.split())
+    assert "CHANGED since earlier trials: max_resource 6 -> 12" in " ".join(out.split())
     assert told("run", "loop.py", "--max-resource", "0")[0] == 2
 
 

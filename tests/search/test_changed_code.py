@@ -45,7 +45,7 @@ def notes_of(folder: Path, n_trials: int, **options: Any) -> list[str]:
 
 def changes(folder: Path, n_trials: int, **options: Any) -> str:
     said = [each for each in notes_of(folder, n_trials, **options) if "CHANGED" in each]
-    return said[0].removeprefix("CHANGED since the last session: ") if said else ""
+    return said[0].removeprefix("CHANGED since earlier trials: ") if said else ""
 
 
 def init_with(hidden: int) -> Callable[[Any], TwoLayers]:
@@ -237,7 +237,7 @@ def test_a_model_of_another_size_is_said_although_no_code_was_edited(
     set_width(9)
     [notice] = notices_of(tmp_path, 4, trainer={"model_init": model_init})
     assert (
-        "CHANGED since the last session: the model of trial 2 has 47 parameters, those of earlier trials 42" in notice
+        "CHANGED since earlier trials: the model of trial 2 has 47 parameters, those of earlier trials 42" in notice
     )
     assert "study_name=" in notice
     assert any("has 47 parameters" in each.getMessage() for each in caplog.records if each.levelname == "WARNING")

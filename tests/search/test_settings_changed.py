@@ -40,8 +40,8 @@ def changes_said(folder: Path, n_trials: int, **options: Any) -> str:
     search(folder, n_trials, progress=events, **options)
     said = [note for note in events.notes if "CHANGED" in note]
     assert len(said) <= 1
-    assert all(note.startswith("CHANGED since the last session: ") for note in said)
-    return said[0].removeprefix("CHANGED since the last session: ") if said else ""
+    assert all(note.startswith("CHANGED since earlier trials: ") for note in said)
+    return said[0].removeprefix("CHANGED since earlier trials: ") if said else ""
 
 
 def files(folder: Path) -> dict[str, bytes]:

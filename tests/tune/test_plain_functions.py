@@ -794,12 +794,12 @@ def test_another_max_resource_is_said_with_what_it_does_to_the_rungs() -> None:
     for n_trials, max_resource in ((2, 4), (4, STEPS), (5, STEPS), (6, 4)):
         listener = Notices()
         search(Loop(), max_resource=max_resource, n_trials=n_trials, progress=listener)
-        changes = [note.partition("session: ")[2] for note in listener.notes if note.startswith("CHANGED")]
+        changes = [note.partition("earlier trials: ")[2] for note in listener.notes if note.startswith("CHANGED")]
         said.append((changes, [each.partition(": rungs compare")[0] for each in listener.notices if "rungs" in each]))
     assert said == [
         ([], []),
         (["max_resource 4 -> 6"], ["max_resource was 4 in the last session and is 6 now"]),
-        ([], []),
+        (["max_resource 4 -> 6"], []),
         (["max_resource 6 -> 4"], ["max_resource was 6 in the last session and is 4 now"]),
     ]
 

@@ -236,9 +236,7 @@ def test_a_model_of_another_size_is_said_although_no_code_was_edited(
     assert notices_of(tmp_path, 2, trainer={"model_init": model_init}) == []
     set_width(9)
     [notice] = notices_of(tmp_path, 4, trainer={"model_init": model_init})
-    assert (
-        "CHANGED since earlier trials: the model of trial 2 has 47 parameters, those of earlier trials 42" in notice
-    )
+    assert "CHANGED since earlier trials: the model of trial 2 has 47 parameters, those of earlier trials 42" in notice
     assert "study_name=" in notice
     assert any("has 47 parameters" in each.getMessage() for each in caplog.records if each.levelname == "WARNING")
     assert notices_of(tmp_path, 5, trainer={"model_init": model_init}) == []  # there are both by now

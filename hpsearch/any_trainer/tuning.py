@@ -138,7 +138,7 @@ class TunedFunction:
             )
         has_objective = given.compute_objective is not None
         check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
-        found.earlier = _recorded(self._folder(given.study_name))
+        found.earlier = _recorded(Path(given.began_in, self._folder(given.study_name)))
         start_with = given.start_with if start is None else start
         return search(found, dataclasses.replace(given, start_with=start_with, preflight=False), first_call)
 

@@ -19,6 +19,7 @@ from ..search.result.trial_rows import run_rows, trial_rows
 from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialRecord
 from ..searching.opened_study import open_study
+from ..system.files import short_path
 from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials
 from .json_output import JsonOption, print_json
 from .verdict import verdict
@@ -59,7 +60,7 @@ def compare(
     else:
         summaries = [open_study(study_folder(Path(each))) for each in (first, second)]
         kind, of = "studies", ""
-        names = [str(each.study.folder) for each in summaries]
+        names = [short_path(each.study.folder) for each in summaries]
         rows = rows_of_studies(summaries)
         both = [StoredStudy.read(each.study.folder) for each in summaries]
         best = [next(iter(each.best()), None) for each in summaries]

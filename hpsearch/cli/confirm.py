@@ -17,6 +17,7 @@ from ..search.store.live_sessions import sessions_at_work
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.wording import format_chance
 from ..searching.opened_study import open_study
+from ..system.files import short_path
 from .requests import Study
 from .run_and_resume import continue_study
 from .stored_command import read_command
@@ -68,7 +69,7 @@ def next_steps(summary: SearchSummary, before: Collection[int], repeats: int, to
         repeats: the most training runs of each trial that were requested.
         top: the number of trials that they were requested for.
     """
-    best, study = summary.best(), shlex.quote(str(summary.study.folder))
+    best, study = summary.best(), shlex.quote(short_path(summary.study.folder))
     if not best:
         return []
     if len(summary.study.objectives) > 1:

@@ -15,6 +15,7 @@ from ..search.requests.make_request import when_it_continues
 from ..search.requests.request import Kind, Request
 from ..search.store.live_sessions import sessions_at_work
 from ..searching.opened_study import OpenedStudy, open_study
+from ..system.files import short_path
 from ..system.json_types import JsonObject
 from .json_output import JsonOption, print_json
 from .values import seconds, value_of
@@ -64,7 +65,7 @@ def pause_in_words(opened: OpenedStudy) -> list[str]:
     """Return a sentence that says since when a search is paused, and how it continues; nothing if it is not."""
     return [
         f"the search has been paused by hand since {_clock(each.made)}: "
-        f"hpsearch unpause {shlex.quote(str(opened.study.folder))} lets it continue"
+        f"hpsearch unpause {shlex.quote(short_path(opened.study.folder))} lets it continue"
         for each in opened.requests
         if each.kind is Kind.PAUSE
     ]

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..errors import SearchInterrupted
 from ..search.listener import SearchListener, showing
+from ..system.files import short_path
 from .stored_command import read_command
 from .study_file import Command, LeavesCommand, make_trainer
 from .trust import File, Given, Trust, admitted, announce, speaks
@@ -231,5 +232,5 @@ def _search(command: Command) -> None:
     console.print(trials_table(summary.study, summary.records, has_heading=not shown))
     for each in best:
         console.print(describe_best(each, has_test_set=not shown), soft_wrap=not console.is_terminal, markup=False)
-    folder = shlex.quote(str(summary.study.folder))
+    folder = shlex.quote(short_path(summary.study.folder))
     console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -28,13 +29,22 @@ from .pruning import PruningByOneObjective
 from .quiet import quiet_optuna
 from .ranges import check_ranges
 from .rated_rungs import RatedRungs
-from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
+from .rebuilding import add_missing, open_own_or_other, own_path, set_aside_damaged, was_made_in
 from .recorded_defaults import DEFAULTS
 from .same_study import check_same_trials, check_stored, note_of_another_study
 from .sampler_and_pruner import Choices, Given
 from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
-from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
+from .storage import (
+    check_storage,
+    dashboard_command,
+    is_in_study_folder,
+    naming_the_storage,
+    open_storage,
+    short_url,
+    sqlite_url,
+    storage_url,
+)
 from .terminators import is_stagnant
 from .warm_starts import Learned, check_learned, learn, learn_from
 
@@ -151,7 +161,7 @@ class OptunaStudy:
             *([] if study.budget is None else [_described_budget(study.budget, records)]),
             *choices.notes(sampler),
             *learned,
-            f"storage {storage_url(storage) or type(storage).__name__}",
+            f"storage {short_url(storage_url(storage) or type(storage).__name__)}",
         ]
 
     def describe(self) -> JsonObject:
@@ -163,9 +173,16 @@ class OptunaStudy:
             "pruner": RUNGS if self._choices.has_rungs else type(engine.pruner).__name__,
             TRIALS_WAIT: self.at_rungs is not None,
             DEFAULTS: self._choices.recorded_defaults,
-            "storage": storage_url(engine._storage),
+            "storage": self._recorded_storage(engine),
             "optuna_version": optuna.__version__,
         }
+
+    def _recorded_storage(self, engine: optuna.Study) -> str | None:
+        """Return the address of the storage; one in the study's folder is relative, as the folder may be moved."""
+        if not is_in_study_folder(self._storage):
+            return storage_url(engine._storage)
+        place = own_path(self._storage, Path(engine.study_name))
+        return sqlite_url(place) if self._storage is None else str(place)
 
     @property
     def ledger(self) -> Ledger:

@@ -22,7 +22,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from ..errors import MissingPackageError, StorageError, StudyError
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE, why_not_opened
-from ..system.files import PARTIAL_MARK, disk_problem
+from ..system.files import PARTIAL_MARK, disk_problem, short_path
 from ..system.redaction import has_unquoted_at, redacted_text, redacted_url, safe_cause
 from ..system.spelling import nearest_name
 from .journal import JournalFile
@@ -178,7 +178,15 @@ def dashboard_command_of(url: str) -> str:
     program, beside = "optuna-dashboard", Path(sys.executable).with_name("optuna-dashboard")
     if not shutil.which(program) and beside.exists():
         program = shlex.quote(os.path.relpath(beside))
-    return f"{program} --host 127.0.0.1 {shlex.quote(redacted_url(url))}"
+    return f"{program} --host 127.0.0.1 {shlex.quote(redacted_url(short_url(url)))}"
+
+
+def short_url(url: str) -> str:
+    """Return the address of a file as a user would write it: relative if the file lies in the working folder."""
+    if url.startswith("/"):
+        return short_path(Path(url))
+    file = file_of(url) if url.startswith("sqlite:////") else None
+    return url if file is None or url != sqlite_url(file) else sqlite_url(Path(short_path(file)))
 
 
 def _check_password(url: str) -> None:

@@ -40,7 +40,7 @@ class Study:
 
     Args:
         name: the name of the folder, and of the study in its storage.
-        folder: ``<output_dir>/<name>``.
+        folder: ``<output_dir>/<name>``, an absolute path.
         space: a `SearchSpace`, or a function of a trial (define-by-run).
         objectives: what to optimise; usually one.
         n_trials: the total number of trials, over all sessions of this study; None: as many as the other limits allow.

@@ -33,7 +33,7 @@ from ..search.store.study_folder import (
 )
 from ..search.study import Study, check_name
 from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
-from ..system.files import remove_folder
+from ..system.files import remove_folder, working_folder
 from ..system.interruption import Interruption, noticing_signals, set_exit_code
 from ..system.json_types import JsonObject
 from ..system.redaction import holds_hidden
@@ -166,9 +166,10 @@ def replay(
     Raises:
         StudyError: there is no such study or trial, or its objectives differ.
     """
+    began_in = working_folder()  # the user's code may change it
     recipe.prepare(None, _folds(recipe, check_name(study_name, "study_name")))
     listener = listener_of(progress)
-    folder = Path(recipe.args.output_dir, study_name)
+    folder = Path(began_in, recipe.args.output_dir, study_name)
     is_given = compute_objective is not None or direction is not None
     objectives = objectives_of(recipe, compute_objective, direction) if is_given else None
     with preserved_streams():

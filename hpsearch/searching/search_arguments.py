@@ -27,6 +27,7 @@ from ..search.store.study_folder import check_place, read_settings
 from ..search.study import SEEDS, SpaceFunction, SpaceLike, Study, as_space, check_name, known_space
 from ..search.study_callbacks import StudyCallback
 from ..search.trial import Trial
+from ..system.files import working_folder
 from ..system.json_types import JsonObject
 from .make_folds import make_folds
 from .searched_recipe import SearchedRecipe
@@ -46,6 +47,8 @@ _OF_THE_BACKEND = (
     "trials_per_device",
     "processes_per_trial",
 )
+# No arguments of users.
+_NOT_GIVEN = ("options", "began_in")
 
 Metric = str | Callable[[dict[str, float]], float]
 
@@ -53,6 +56,9 @@ Metric = str | Callable[[dict[str, float]], float]
 @dataclass(frozen=True, kw_only=True)
 class SearchArguments:
     """The arguments of a search; `Trainer.hyperparameter_search` documents them.
+
+    Users do not give `began_in`, the folder in which the search began: a relative `output_dir` is relative to it, even
+    if their code changes the working folder.
 
     >>> SearchArguments.of({"n_trials": 5, "max_paused": 9}).options
     {'max_paused': 9}
@@ -99,11 +105,12 @@ class SearchArguments:
     trials_per_device: int | str | None = None
     processes_per_trial: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
+    began_in: str = field(default_factory=working_folder)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SearchArguments:
         """Return the arguments among those given; the others are options, which the backend takes or refuses."""
-        names = {each.name for each in dataclasses.fields(cls)} - {"options"}
+        names = {each.name for each in dataclasses.fields(cls) if each.name not in _NOT_GIVEN}
         known = {name: value for name, value in given.items() if name in names}
         return cls(**known, options={name: value for name, value in given.items() if name not in names})
 
@@ -117,7 +124,9 @@ class SearchArguments:
         fields = {each.name: each.default for each in dataclasses.fields(self)}
         given = {name: getattr(self, name) for name in _OF_THE_BACKEND}
         given = {name: value for name, value in given.items() if not _is_default(value, fields[name])}
-        backend = get_backend(self.backend, given | dict(self.options), [name for name in fields if name != "options"])
+        backend = get_backend(
+            self.backend, given | dict(self.options), [name for name in fields if name not in _NOT_GIVEN]
+        )
         if backend.study_name not in (None, self.study_name) and self.study_name != DEFAULT_STUDY_NAME:
             raise StudyError(
                 f"name={backend.study_name!r} and study_name={self.study_name!r} both name the study; pass only one of "
@@ -155,7 +164,7 @@ class SearchArguments:
             InvalidInputError: an argument cannot be right.
         """
         name = self.study_name if backend.study_name is None else backend.study_name
-        folder = Path(recipe.args.output_dir, check_name(name, "study_name"))
+        folder = Path(self.began_in, recipe.args.output_dir, check_name(name, "study_name"))
         check_place(folder)
         recorded = _settings_on_disk(folder)
         direction = _one_of_both(self.direction, self.directions)

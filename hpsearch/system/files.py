@@ -50,6 +50,20 @@ def file_lock(path: str | os.PathLike[str], thread_local: bool = True, mode: int
     )
 
 
+def working_folder() -> str:
+    """Return the working folder; empty if it was deleted, as an absolute path needs none."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def short_path(path: Path) -> str:
+    """Return a path as a user would write it: relative if it lies in the working folder."""
+    here = working_folder()
+    return str(path.relative_to(here) if here and path.is_relative_to(here) else path)
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder that only this user can read, whatever the umask.
 

@@ -352,10 +352,13 @@ def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:
         FixedTrial({"x": 9}).suggest_float("y", 0.0, 1.0)
 
 
+NOT_GIVEN = ("options", "began_in")
+
+
 def test_every_argument_of_a_search_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[SearchArguments] = []
     monkeypatch.setattr("hpsearch.trainer.trainer.search", lambda recipe, arguments: passed.append(arguments))
-    names = [each.name for each in dataclasses.fields(SearchArguments) if each.name != "options"]
+    names = [each.name for each in dataclasses.fields(SearchArguments) if each.name not in NOT_GIVEN]
     given: dict[str, Any] = {name: object() for name in [*names, "of_the_backend"]}
     small_trainer(tmp_path).hyperparameter_search(**given)
     [arguments] = passed
@@ -365,7 +368,7 @@ def test_every_argument_of_a_search_is_passed_on(tmp_path: Path, monkeypatch: py
 
 def test_the_arguments_of_a_search_have_one_name_and_one_default_for_a_trainer_and_for_tune() -> None:
     documented = inspect.signature(Trainer.hyperparameter_search).parameters
-    taken = {each.name: each.default for each in dataclasses.fields(SearchArguments)}
+    taken = {each.name: each.default for each in dataclasses.fields(SearchArguments) if each.name != "began_in"}
     assert list(taken) == [name for name in documented if name != "self"]
     del taken["options"]
     assert taken == {name: documented[name].default for name in taken}

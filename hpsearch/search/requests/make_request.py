@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ...errors import StudyError, one_of
-from ...system.files import entries
+from ...system.files import entries, short_path
 from ...system.json_types import JsonObject
 from ...system.spelling import nearest_name
 from ..metrics.selection import ranking
@@ -70,7 +70,7 @@ def when_it_continues(folder: Path) -> str:
     """Return when a request to a study is followed for which no search is running, and by which command."""
     if not Path(folder, COMMAND_FILE).exists():
         return "when the search continues (run its program again)"
-    return f"when the search continues (the same command again, or hpsearch resume {shlex.quote(str(folder))})"
+    return f"when the search continues (the same command again, or hpsearch resume {shlex.quote(short_path(folder))})"
 
 
 def stop(folder: str | os.PathLike[str], number: int) -> str:

@@ -29,7 +29,7 @@ class StoredStudy:
     """The settings of a study that is on disk, without what only the program that searched has: functions.
 
     Attributes:
-        folder: of the study.
+        folder: of the study; an absolute path.
         settings: what `study.json` holds.
         objectives: by name and direction; they cannot evaluate.
         constraints: by name and bound; they cannot evaluate.
@@ -47,7 +47,7 @@ class StoredStudy:
         Raises:
             StudyError: there is none, it is damaged, or it was written by another version of hpsearch.
         """
-        path = Path(folder)
+        path = Path(folder).absolute()
         settings = read_settings(path)
         if settings is None:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE}.{_nearest(path)}")

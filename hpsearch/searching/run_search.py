@@ -320,6 +320,7 @@ class Search:
         try:
             with finishing_at_ctrl_c(session.interruption, session.announce), ctrl_c_as_interruption():
                 self.backend.search(session)
+                self.listener.on_records(session.records.records)  # it may have waited for trials of other searches
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, KeyboardInterrupt):
                 raise ended.cause from None

@@ -14,7 +14,7 @@ from ..search.result.findings.pruned_ahead import why_pruned
 from ..search.store.last_checkpoint import resumes_at
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
-from ..search.wording import format_value
+from ..search.wording import all_trials, format_value
 from .search_state import SearchState
 from .tables import budget_in_words, count_states, effort_in_words
 
@@ -61,11 +61,9 @@ class LineView(SearchListener):
             self._print(f"search {study.name!r}: {study.description}")
         self._is_announced = False
         self._print("  " + "; ".join(notes), style="dim")
-        if self._state.has_all:
-            self._print(
-                f"  has all of its {study.n_trials} trials: no new one begins (a larger n_trials= adds trials; "
-                "study_name= starts another study)"
-            )
+        if study.n_trials is not None and self._state.has_all:
+            has_all, larger = all_trials(study.n_trials, self._state.counted)
+            self._print(f"  {has_all}: no new one begins ({larger} adds trials; study_name= starts another study)")
         elif records:
             half_done = [_with_start(each, study) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""

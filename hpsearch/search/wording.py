@@ -43,6 +43,17 @@ def metric_label(name: str, unit: str) -> str:
     return name.removeprefix("eval_") if unit == "step" else name
 
 
+def all_trials(n_trials: int, done: int) -> tuple[str, str]:
+    """Return that a study has all of its trials, or more than the call asks for, and which `n_trials` adds some.
+
+    >>> all_trials(5, done=12)
+    ('has 12 trials, more than the 5 asked for', 'n_trials= above 12')
+    """
+    if done > n_trials:
+        return f"has {done} trials, more than the {n_trials} asked for", f"n_trials= above {done}"
+    return f"has all of its {n_trials} trials", "a larger n_trials="
+
+
 def counted(number: float, word: str) -> str:
     """Return a number with the word for what it counts.
 

@@ -43,6 +43,7 @@ from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
 from ..search.trial import TrialRecord, TrialState, after_a_kill
+from ..search.wording import all_trials
 from ..system.ctrl_c import ctrl_c_as_interruption, ignoring_ctrl_c
 from ..system.interruption import Interruption, finishing_at_ctrl_c, noticing_signals, own_command, set_exit_code
 from ..system.json_types import JsonObject
@@ -414,12 +415,14 @@ def outdated(study: Study, records: Sequence[TrialRecord], earlier: JsonObject, 
     """
     best = best_records(records, study.objectives)
     used_up = SearchBudget(study).passed(sum(each.epochs for each in records))
-    if study.n_trials is not None and sum(each.is_counted for each in records) >= study.n_trials:
-        why, larger = f"study {study.name!r} has all of its {study.n_trials} trials", "n_trials"
+    done = sum(each.is_counted for each in records)
+    if study.n_trials is not None and done >= study.n_trials:
+        has_all, larger = all_trials(study.n_trials, done)
+        why = f"study {study.name!r} {has_all}"
     elif used_up is not None:
-        why, larger = f"of study {study.name!r}, {used_up.reason}", "max_epochs"
+        why, larger = f"of study {study.name!r}, {used_up.reason}", "a larger max_epochs="
     elif study.budget is not None and is_exhausted(study.budget, records):
-        why, larger = f"of study {study.name!r}, {TrainingBudget(study.budget).exhausted(records)}", "budget"
+        why, larger = f"of study {study.name!r}, {TrainingBudget(study.budget).exhausted(records)}", "a larger budget="
     else:
         return []
     if not best:
@@ -431,7 +434,7 @@ def outdated(study: Study, records: Sequence[TrialRecord], earlier: JsonObject, 
         return []
     warning = (
         f"{why}, so nothing runs, but its best trial was trained before a change: {', '.join(changes)}. Pass another "
-        f"study_name= to search with the change, or a larger {larger}= to add trials to this study"
+        f"study_name= to search with the change, or {larger} to add trials to this study"
     )
     logger.warning("%s.", warning)
     return [warning]

@@ -226,6 +226,12 @@ def test_a_study_that_is_done_says_that_nothing_runs() -> None:
     assert "study_name=" in stream.getvalue()
 
 
+def test_a_study_that_has_more_trials_than_the_call_asks_for_says_which_number_adds_some() -> None:
+    console, stream = text_console(width=200)
+    LineView(console).on_search_begin(make_study(2), [record(number, 0.5) for number in range(4)], [])
+    assert "has 4 trials, more than the 2 asked for: no new one begins (n_trials= above 4 adds" in stream.getvalue()
+
+
 def test_an_interrupted_trial_that_goes_on_is_one_trial() -> None:
     console, stream = text_console()
     view = LineView(console)

@@ -20,6 +20,7 @@ from ..search.learning_curves.cost import Work, WorkModel, in_one_unit, work_mod
 from ..search.learning_curves.curves import Curve
 from ..search.metrics.objective import Objective
 from ..search.metrics.selection import shares_and_costs
+from ..search.time_and_epoch_limits import ended_by_itself
 from ..search.trial import TrialRecord, TrialState
 from ..search.trials_by_number import place_of
 from .branches import Branches, branches_shown
@@ -295,11 +296,7 @@ class CurveData:
         if self._warm_start[0] != key:
             fitting = [each for each in taught if shared <= each.names and cube.holds(each.stored.params)]
             shown = [(each, taught_curve(each.stored, self._objective)) for each in fitting]
-            curves = [
-                Curve(self._point(each, cube), reports, is_result=each.stored.state is EngineState.COMPLETE)
-                for each, reports in shown
-                if reports
-            ]
+            curves = [Curve(self._point(each, cube), reports) for each, reports in shown if reports]
             self._warm_start = key, curves
         return self._warm_start[1]
 
@@ -310,7 +307,7 @@ class CurveData:
         is_same_state = last is not None and (last.state is record.state or (last.state.is_open and is_open))
         if last is None or last.reports != record.reports or not is_same_state:
             shown = _shown(record, self._objective)
-            is_result = record.state.has_result
+            is_result = ended_by_itself(record)
             known.curve = Curve(self._point(known, cube), shown, is_open, is_result) if shown else None
         known.work = work_of(record)
 

@@ -145,8 +145,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
             space = self._data.space
             if not space:
                 return False
-            curves, reliable_from = self._data.seen(trials, space).curves, self._reliable_from(trials)
-            return are_enough(curves, self._first, reliable_from) and bool(since(curves, reliable_from))
+            return are_enough(self._data.seen(trials, space).curves, self._first, self._reliable_from(trials))
 
     def _reliable_from(self, trials: Sequence[TrialRecord]) -> float:
         return 0.0 if self.reliable_from is None else self.reliable_from(without_replicas(trials))

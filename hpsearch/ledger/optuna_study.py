@@ -22,6 +22,7 @@ from ..search.trial import TrialRecord
 from ..search.wording import counted
 from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
+from .curve_sampler import CurveSampler
 from .directions import optuna_directions
 from .importances import importances
 from .ledger import Ledger
@@ -152,6 +153,8 @@ class OptunaStudy:
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._given.pruner)
         ladder = choices.ladder
         self.budget = None if study.budget is None else TrainingBudget(study.budget, ladder, choices.points)
+        if isinstance(engine.sampler, CurveSampler):
+            engine.sampler.reliable_from = None  # it may be the sampler of another search
         self.at_rungs = None if ladder is None else RatedRungs(study, engine, ladder)
         may_give = self._given.sampler is None
         self._ledger = Ledger(study, engine, sampling, by_one, may_give=may_give, may_repeat=self._may_repeat)

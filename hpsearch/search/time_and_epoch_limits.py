@@ -153,6 +153,11 @@ class TrialBudget:
         return None
 
 
+def ended_by_itself(record: TrialRecord) -> bool:
+    """Return whether a trial has trained to completion, or exhausted its own budget."""
+    return record.state is TrialState.COMPLETE or (record.reason or "").startswith(OF_THE_TRIAL)
+
+
 def was_cut_short(record: TrialRecord, study: Study) -> bool:
     """Return whether a budget stopped a trial before the budgets that this study has for each trial would stop it.
 

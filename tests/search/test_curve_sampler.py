@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,38 @@ def test_early_reports_that_mislead_are_ignored() -> None:
     assert max(each["x"] for each in proposals(sampler, study, records)) < 0.4
 
 
+def test_of_paused_trials_those_are_promoted_that_reliable_reports_promise_most_of() -> None:
+    study, records = misled()
+    sampler = CurveSampler(0, OBJECTIVE, first=8)
+    places = np.array([study.trials[each.number].params["x"] for each in records[5:]])
+    small, large = records[5 + int(places.argmin())], records[5 + int(places.argmax())]
+
+    def promised() -> tuple[float, float]:
+        first, second = sampler.promise(study, [small, large], records)
+        return first, second
+
+    of_small, of_large = promised()
+    early = sampler.most_expected(study, records)
+    assert early is not None
+    assert of_small < 10 * of_large
+    sampler.reliable_from = lambda trials: 1 / 2
+    of_small, of_large = promised()
+    later = sampler.most_expected(study, records)
+    assert later is not None
+    assert of_small > 1e6 * of_large
+    assert later > 1e3 * early
+
+
 def test_a_result_counts_however_early_the_trial_ended() -> None:
-    study = study_of([{"x": 0.3}] * 3, BETWEEN)
     data = CurveData(OBJECTIVE)
-    data.read(study)
-    ended = [record(0, TrialState.COMPLETE, (0.2, 0.5)), record(1, TrialState.PRUNED, (0.2, 0.6))]
-    seen = data.seen([*ended, record(2, TrialState.COMPLETE, (0.2, 0.5), (0.7, 0.4))], BETWEEN).curves
+    data.read(study_of([{"x": 0.3}] * 4, BETWEEN))
+    ended = [
+        record(0, TrialState.COMPLETE, (0.2, 0.5)),
+        record(1, TrialState.PRUNED, (0.2, 0.6)),
+        record(2, TrialState.COMPLETE, (0.2, 0.5), (0.7, 0.4)),
+        replace(record(3, TrialState.STOPPED, (0.2, 0.5)), reason="the study's timeout of 60 s is over"),
+    ]
+    seen = data.seen(ended, BETWEEN).curves
     assert [each.reports for each in curves.since(seen, 0.5)] == [[(0.2, 0.5)], [(0.7, 0.4)]]
     assert curves.since(seen, 0.0) is seen
     assert [*map(id, curves.since(seen, 0.5))] == [*map(id, curves.since(seen, 0.5))]  # so the model of them stays, too

@@ -35,7 +35,7 @@ def of(name: str, failed: list[Any], others: list[Any], state: TrialState = COMP
         (
             BATCH,
             of("batch", [64, 128, 128], [8, 16, 16, 32] * 3),
-            "batch of 64 and more failed, none of the 12 others: n",
+            "batch of 64 and more failed, none of the 12 others: remove these",
         ),
         (
             RATE,

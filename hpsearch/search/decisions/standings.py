@@ -18,7 +18,7 @@ from ..metrics.objective import MINIMIZE
 from ..metrics.selection import cost_of, loss_of, says_how_good, select_report
 from ..store.stored_study import StoredStudy
 from ..study import Study
-from ..time_and_epoch_limits import OF_THE_TRIAL
+from ..time_and_epoch_limits import ended_by_itself
 from ..trial import Report, TrialRecord, TrialState
 from .agreement import Agreement, Compared, agreement
 from .ladder import Ladder
@@ -309,8 +309,8 @@ class Standings:
     def _is_at_its_end(self, standing: Standing) -> bool:
         """Return whether a trial has trained to completion, or exhausted its own budget, and was at a rung before."""
         trial = standing.trial
-        is_over = trial.state is TrialState.COMPLETE or (trial.reason or "").startswith(OF_THE_TRIAL)
-        return trial.is_eligible and is_over and any(0 < level < self._ladder.end for level in standing.costs)
+        was_at_rung = any(0 < level < self._ladder.end for level in standing.costs)
+        return trial.is_eligible and ended_by_itself(trial) and was_at_rung
 
     def costs_of_result(self, trial: TrialRecord) -> Costs:
         """Return the result of a trial as costs: less is better."""

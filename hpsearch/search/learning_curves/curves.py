@@ -46,7 +46,7 @@ class Curve:
         point: (d,), its parameters in the unit cube.
         reports: fraction of the training run and cost at each report, in order; less is better.
         is_open: whether the trial may still be promoted, so that its expected improvement will be needed.
-        is_result: whether the last report is the result of the trial, however early it was.
+        is_result: whether the trial has ended by itself, so that its last report counts, however early it was.
     """
 
     point: Array
@@ -70,7 +70,7 @@ class Curve:
         return kept
 
     def since(self, fraction: float) -> Curve | None:
-        """Return the curve from a fraction of the training run on; its result is kept. None: nothing is left.
+        """Return the curve from a fraction of the training run on, at least its result; None: nothing is left.
 
         >>> Curve(np.zeros(1), [(0.25, 0.9), (0.5, 0.8), (1.0, 0.7)]).since(0.5).reports
         [(0.5, 0.8), (1.0, 0.7)]
@@ -222,7 +222,7 @@ def propose(
     """
     is_early = not are_enough(curves, first, reliable_from)
     curves = since(curves, reliable_from)
-    if is_early or not curves or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
+    if is_early or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
         is_near = belief is not None and belief.is_tried_now(random)
         return np.asarray(valid(belief.near(_NEAR_EACH, random))[0]) if belief is not None and is_near else None
     running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
@@ -267,9 +267,11 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
 def are_enough(curves: Sequence[Curve], first: int, reliable_from: float) -> bool:
     """Return whether the model is asked: the first trials, which are drawn at random, have reported.
 
-    Where early reports mislead, trials train on and cost more, so fewer are to come: eight are enough.
+    Where early reports mislead, trials train on and cost more, so fewer are to come: eight are enough, of which one at
+    least has a reliable report.
     """
-    return len(curves) >= (min(first, _LEAST_AT_RANDOM) if reliable_from else first)
+    least = min(first, _LEAST_AT_RANDOM) if reliable_from else first
+    return len(curves) >= least and bool(since(curves, reliable_from))
 
 
 def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:

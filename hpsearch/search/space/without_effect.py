@@ -1,4 +1,4 @@
-"""Parameters that are searched without effect, as a training argument that all trials have comes before them."""
+"""Parameters that are searched without effect, as a training argument of all trials overrides them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def failing_values(space: SearchSpace, records: Sequence[TrialRecord]) -> list[s
 
     At least three trials must have failed there. If failures had nothing to do with the parameters, they would fall
     like this with a chance of at most 5%, over all choices and ends together (Fisher's exact test, with Bonferroni's
-    correction). Failures that one sentence explains are not looked at again.
+    correction), of parameters drawn at random. Failures that one sentence explains are not looked at again.
     """
     left, sentences = [each for each in records if each.is_counted], []
     while places := [each for name, one in space.all_parameters().items() for each in _places(name, one, left)]:
@@ -66,5 +66,10 @@ def _places(name: str, parameter: Parameter, records: Sequence[TrialRecord]) -> 
     low, high = min(passed), max(passed)
     above = {number: value for number, value in drawn.items() if value > high}
     below = {number: value for number, value in drawn.items() if value < low}
-    yield place(f"{name} of {min(above.values(), default=0):.4g} and more", "narrow the range", above)
-    yield place(f"{name} of {max(below.values(), default=0):.4g} and less", "narrow the range", below)
+    remedy = "remove these choices" if isinstance(parameter, Categorical) else "narrow the range"
+    yield place(f"{name} of {_shown(min(above.values(), default=0))} and more", remedy, above)
+    yield place(f"{name} of {_shown(max(below.values(), default=0))} and less", remedy, below)
+
+
+def _shown(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"

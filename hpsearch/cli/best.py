@@ -23,7 +23,7 @@ from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
 from ..search.wording import counted, format_value, metric_label
 from ..searching.opened_study import open_study
-from ..system.files import whole_folder, write_json
+from ..system.files import short_path, whole_folder, write_json
 from ..system.json_types import JsonObject
 from ..trial.acting_arguments import acts_outside
 from .json_output import JsonOption, print_json
@@ -129,7 +129,7 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     missing = (
         "none, as each fold has its own; refit=True trains on all data" if summary.study.fold_count else "not kept"
     )
-    weights = missing if record.checkpoint is None else str(record.checkpoint)
+    weights = missing if record.checkpoint is None else short_path(record.checkpoint)
     width = max((len(name) for name in record.hyperparameters), default=0)
     parameters = [f"  {name:<{width}}  {printable(str(value))}" for name, value in record.hyperparameters.items()]
     return "\n".join(

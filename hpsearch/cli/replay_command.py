@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..search.wording import counted
+from ..system.files import short_path
 from .stored_command import read_command
 from .study_file import make_trainer
 from .trust import File, Given, Trust, admitted, announce
@@ -43,5 +44,5 @@ def replay(
         print(f"trial {number} differs from its record: {again.first_difference}")
         raise typer.Exit(1)
     checkpoint = again.record.checkpoint
-    weights = "no weights were kept" if checkpoint is None else f"weights in {checkpoint}"
+    weights = "no weights were kept" if checkpoint is None else f"weights in {short_path(checkpoint)}"
     print(f"trial {number} gave the same {counted(len(again.record.reports), 'report')}; {weights}")

@@ -20,6 +20,7 @@ from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.trial import FOLD, TrialRecord, TrialState
 from ..search.wording import counted, format_value, metric_label
+from ..system.files import short_path
 from .curve_scale import CurveScale
 
 
@@ -180,7 +181,7 @@ def describe_best(best: BestRun, has_test_set: bool = True) -> str:
     """
     if best.run_id is None:
         return str(best.run_summary.explain_absence())
-    where = f"weights in {best.checkpoint}" if best.checkpoint is not None else "weights not kept"
+    where = f"weights in {short_path(best.checkpoint)}" if best.checkpoint is not None else "weights not kept"
     parameters = ", ".join(f"{name}={format_value(value)}" for name, value in best.hyperparameters.items())
     if isinstance(best.objective, list):
         named = zip(best.run_summary.study.objectives, best.objective, strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 
-from hpsearch import Ladder, TrialRecord, open_study
+from hpsearch import Float, Ladder, SearchInterrupted, TrialRecord, open_study, tune
 from hpsearch.cli import main
 from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.ledger.rated_rungs import RatedRungs
@@ -343,6 +343,43 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         RATE, overfits, 12, "minimize", pruner=ladder, preflight=False, progress=events, storage="journal"
     )
     return folder / "study", events.notices
+
+
+def choices(folder: Path, reports_until_a_stop: int) -> list[tuple[dict[str, Any], int]]:
+    """Return parameters and count of reports of the trials of a search that is stopped and repeated until it ends."""
+    left = reports_until_a_stop
+
+    def train(trial: Any) -> None:
+        nonlocal left
+        x, begun = trial.params["x"], 0
+        if trial.checkpoint is not None:
+            begun = int((trial.checkpoint / "step").read_text())
+        for step in range(begun + 1, 13):
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+            trial.report(x if step >= 6 else 1 - x, step=step)
+            with trial.save() as place:
+                (place / "step").write_text(str(step))
+            if trial.should_prune():
+                return
+
+    while True:
+        try:
+            found = tune(
+                train, {"x": Float(0.0, 1.0)}, n_trials=14, direction="minimize", max_resource=12, output_dir=folder
+            )
+        except SearchInterrupted:
+            left = reports_until_a_stop
+            continue
+        return [(each.params, len(each.reports)) for each in found.run_summary.records]
+
+
+def test_where_rungs_mislead_a_search_that_is_stopped_again_and_again_makes_the_same_choices(tmp_path: Path) -> None:
+    whole = choices(tmp_path / "whole", 9999)
+    later = [params["x"] for params, _ in whole[8:]]
+    assert sorted(later)[len(later) // 2] < 0.2  # the model was asked, and is not misled
+    assert choices(tmp_path / "stopped", 23) == whole
 
 
 def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(misled: tuple[Path, list[str]]) -> None:

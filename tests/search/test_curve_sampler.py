@@ -222,7 +222,9 @@ def eager_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("eager_threads")
 def test_a_study_of_optuna_with_this_sampler_can_be_pickled_and_optimized_in_threads() -> None:
-    study = optuna.create_study(sampler=CurveSampler(0, OBJECTIVE, first=1))
+    sampler = CurveSampler(0, OBJECTIVE, first=1)
+    sampler.reliable_from = lambda trials: 0.0  # of rungs that hold functions of the user
+    study = optuna.create_study(sampler=sampler)
     for _ in range(2):
         study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=40, n_jobs=4)
         study = pickle.loads(pickle.dumps(study))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,6 @@ def test_where_rungs_mislead_the_model_is_asked_after_eight_trials(tmp_path: Pat
     assert at_rungs.rating([*AGREEING, *others]) is None
     assert at_rungs.rating([*LATE, *others[:3]]) is None
     assert at_rungs.rating([*LATE, *others]) is not None
-    assert pickle.loads(pickle.dumps(engine.sampler)).reliable_from is None
 
 
 def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> None:
@@ -345,18 +344,15 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder / "study", events.notices
 
 
-def choices(folder: Path, reports_until_a_stop: int) -> list[tuple[dict[str, Any], int]]:
-    """Return parameters and count of reports of the trials of a search that is stopped and repeated until it ends."""
-    left = reports_until_a_stop
+def misled_search(folder: Path, is_stopped: Callable[[], bool] = lambda: False, **options: Any) -> Any:
+    """Search a function of which small values are best at the end, and worst before the middle."""
 
     def train(trial: Any) -> None:
-        nonlocal left
         x, begun = trial.params["x"], 0
         if trial.checkpoint is not None:
             begun = int((trial.checkpoint / "step").read_text())
         for step in range(begun + 1, 13):
-            left -= 1
-            if not left:
+            if is_stopped():
                 raise KeyboardInterrupt
             trial.report(x if step >= 6 else 1 - x, step=step)
             with trial.save() as place:
@@ -364,13 +360,17 @@ def choices(folder: Path, reports_until_a_stop: int) -> list[tuple[dict[str, Any
             if trial.should_prune():
                 return
 
+    space, options = {"x": Float(0.0, 1.0)}, {"n_trials": 14, **options}
+    return tune(train, space, direction="minimize", max_resource=12, output_dir=folder, **options)
+
+
+def choices(folder: Path, steps: int) -> list[tuple[dict[str, Any], int]]:
+    """Return parameters and number of reports of the trials of a search that is repeated, each time for some steps."""
     while True:
+        counted = itertools.count(1)
         try:
-            found = tune(
-                train, {"x": Float(0.0, 1.0)}, n_trials=14, direction="minimize", max_resource=12, output_dir=folder
-            )
+            found = misled_search(folder, lambda counted=counted: next(counted) == steps)
         except SearchInterrupted:
-            left = reports_until_a_stop
             continue
         return [(each.params, len(each.reports)) for each in found.run_summary.records]
 
@@ -380,6 +380,13 @@ def test_where_rungs_mislead_a_search_that_is_stopped_again_and_again_makes_the_
     later = [params["x"] for params, _ in whole[8:]]
     assert sorted(later)[len(later) // 2] < 0.2  # the model was asked, and is not misled
     assert choices(tmp_path / "stopped", 47) == whole
+
+
+def test_a_sampler_that_another_search_uses_again_forgets_the_rungs_of_the_first(tmp_path: Path) -> None:
+    sampler = misled_search(tmp_path / "first", n_trials=4).run_summary.engine_study.sampler
+    assert sampler.reliable_from is not None
+    misled_search(tmp_path / "second", n_trials=4, sampler=sampler, pruner=None)
+    assert sampler.reliable_from is None
 
 
 def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(misled: tuple[Path, list[str]]) -> None:

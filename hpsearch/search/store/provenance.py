@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import platform
@@ -46,15 +48,9 @@ def describe_environment(
         processes: the number of processes that train each trial.
         names: of the model and the datasets, where `data` and `functions` do not show them.
     """
-    versions: dict[str, str] = {"python": platform.python_version()}
-    for package in _RECORDED_PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return {
         "machine": {"name": platform.node(), "system": platform.platform(), "cores": cores()},
-        "versions": versions,
+        "versions": dict(_versions()),
         "arguments": without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
         "functions": fingerprints(functions or {}),
@@ -62,6 +58,15 @@ def describe_environment(
         PROCESSES: processes,
         NAMES: {**names_of(data, (functions or {}).get(MODEL_INIT)), **(names or {})},
     }
+
+
+@functools.cache  # to read them takes longer than everything else that is described
+def _versions() -> Mapping[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _RECORDED_PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def names_of(data: Mapping[str, object], model_init: Any = None) -> dict[str, str]:

@@ -55,7 +55,8 @@ _HOMES = {
     "search.space.search_space": ["SearchSpace"],
     "search.requests.make_request": ["promote"],
     "search.study": ["Study"],
-    "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "search.trial": ["FixedTrial", "Trial"],
+    "search.trial_record": ["Report", "TrialRecord", "TrialState"],
     "search.warm_start": ["WarmStart"],
     "searching.replay": ["Replay"],
     "searching.opened_study": ["open_study"],
@@ -120,10 +121,10 @@ if TYPE_CHECKING:
     from .search.space.search_space import SearchSpace as SearchSpace
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial
-    from .search.trial import Report as Report
     from .search.trial import Trial as Trial
-    from .search.trial import TrialRecord as TrialRecord
-    from .search.trial import TrialState as TrialState
+    from .search.trial_record import Report as Report
+    from .search.trial_record import TrialRecord as TrialRecord
+    from .search.trial_record import TrialState as TrialState
     from .search.warm_start import WarmStart as WarmStart
     from .searching.opened_study import open_study as open_study
     from .searching.replay import Replay as Replay

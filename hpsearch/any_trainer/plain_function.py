@@ -14,7 +14,8 @@ from ..backends.base import Backend
 from ..errors import ArgumentError, CheckpointError, ObjectiveError, SpaceError, StudyError
 from ..search.metrics.objective import natural_direction
 from ..search.study import STEP
-from ..search.trial import Trial, TrialRecord
+from ..search.trial import Trial
+from ..search.trial_record import TrialRecord
 from ..searching.search_arguments import SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.checkpoint_files import TRIAL_FILE

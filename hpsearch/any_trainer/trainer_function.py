@@ -24,7 +24,8 @@ from ..search.space.read_parameters import check_read
 from ..search.store.provenance import MODEL, fingerprint, names_of
 from ..search.study import SEEDS_IN_ALL, SpaceLike, as_space, known_space
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
-from ..search.trial import FixedTrial, Trial, TrialRecord
+from ..search.trial import FixedTrial, Trial
+from ..search.trial_record import TrialRecord
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # reading a study must not import what trains
     from ..ledger.optuna_study import OptunaStudy
     from ..search.space.static_checks import TakesParameters
     from ..search.study import Study
-    from ..search.trial import TrialRecord
+    from ..search.trial_record import TrialRecord
     from ..trial.searchable import Searchable
 
 

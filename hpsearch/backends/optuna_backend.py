@@ -15,7 +15,7 @@ from ..ledger.sampler_and_pruner import Given
 from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..trial.searchable import Searchable
 from .base import Backend
 from .engine_options import EngineOption

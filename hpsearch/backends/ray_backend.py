@@ -47,7 +47,7 @@ from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.space.static_checks import TakesParameters
 from ..search.study import Study, check_whole
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.ctrl_c import at_ctrl_c
 from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable

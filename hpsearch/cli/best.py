@@ -20,7 +20,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted, format_value, metric_label
 from ..searching.opened_study import open_study
 from ..system.files import short_path, whole_folder, write_json

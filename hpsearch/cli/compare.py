@@ -17,7 +17,7 @@ from ..errors import StudyError
 from ..search.result.known_study import known_noise
 from ..search.result.trial_rows import run_rows, trial_rows
 from ..search.store.stored_study import StoredStudy
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..searching.opened_study import open_study
 from ..system.files import short_path
 from .differences import NOT_RECORDED, Row, in_short, rows_of_studies, rows_of_trials

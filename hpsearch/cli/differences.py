@@ -15,7 +15,7 @@ from ..search.result.trial_rows import TrialRow
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import format_value, metric_label
 from ..system.json_types import JsonObject
 from .aligned_numbers import is_number

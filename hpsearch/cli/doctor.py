@@ -18,7 +18,7 @@ from ..errors import CheckpointError, StudyError
 from ..search.store.read_study import STUDY_FILE, read_settings, read_trials
 from ..search.store.stored_study import StoredStudy
 from ..search.store.study_folder import check_own_files
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted
 from ..system import machine
 from ..system.json_types import JsonObject

@@ -22,7 +22,7 @@ from ..search.result.dataframe import markdown_table
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.result.trial_rows import TrialRow, run_rows, trial_rows
 from ..search.store.live_sessions import sessions_at_work
-from ..search.trial import TrialState
+from ..search.trial_record import TrialState
 from ..search.wording import counted, format_value
 from ..searching.opened_study import OpenedStudy, open_study
 from .json_output import JsonOption, print_json

@@ -18,7 +18,7 @@ from ..errors import HpsearchError, StudyError
 from ..search.listener import PassingListener, SearchListener
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.files import write_json
 from ..system.json_types import JsonObject
 from ..system.redaction import holds_secret

@@ -12,7 +12,7 @@ from ..search.metrics.objective import MINIMIZE
 from ..search.result.best_run import SearchSummary
 from ..search.result.trial_rows import TrialRow, below_their_trials, offset_of
 from ..search.study import EPOCH, flat
-from ..search.trial import FOLD, TrialRecord, TrialState
+from ..search.trial_record import FOLD, TrialRecord, TrialState
 from ..system.spelling import nearest_name
 from .aligned_numbers import aligned, is_number
 from .table_layout import Column, short_names

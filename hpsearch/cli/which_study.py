@@ -10,7 +10,7 @@ from ..errors import StudyError
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import STUDY_FILE
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted
 from ..system.spelling import nearest_name
 

@@ -33,7 +33,8 @@ from ..search.metrics.replicas import without_replicas
 from ..search.requests.promotion_marks import is_marked
 from ..search.requests.request import Request
 from ..search.space.tried_configurations import EVERYTHING_TRIED
-from ..search.trial import Replica, TrialRecord, TrialState, Verdict, replica_of
+from ..search.trial import Verdict
+from ..search.trial_record import Replica, TrialRecord, TrialState, replica_of
 from ..search.trials_by_number import updated, with_number
 from ..trial.ending import Ended
 from ..trial.messages import Reported

@@ -19,7 +19,8 @@ from ..search.decisions.decide import STOPPED_BY_HAND
 from ..search.requests.in_effect import InEffect
 from ..search.space.parameters import Parameter
 from ..search.store.study_folder import remove_leftovers
-from ..search.trial import Trial, TrialRecord, TrialState, Verdict
+from ..search.trial import Trial, Verdict
+from ..search.trial_record import TrialRecord, TrialState
 from ..system.interruption import Interruption
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch

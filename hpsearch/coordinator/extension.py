@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import CheckpointError
 from ..search.store.retention import CHECKPOINT, SELECTED
 from ..search.store.stored_record import so_far_from_json
-from ..search.trial import Report, Trial, TrialRecord
+from ..search.trial import Trial
+from ..search.trial_record import Report, TrialRecord
 from ..system.files import entries, leads_out, read_json, whole_folder, write_json
 from ..training.checkpoints import STATE_FILE
 from ..trial.reporting_callback import ReportingCallback

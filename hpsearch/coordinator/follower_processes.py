@@ -11,7 +11,7 @@ from ..search.process_group import Ranks
 from ..search.store.study_folder import has_ended, write_record
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets
 from ..trial.assignment import AssignedTrial, Assignment

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..search.metrics.added_metrics import NUM_PARAMETERS
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 
 
 class ModelSize:

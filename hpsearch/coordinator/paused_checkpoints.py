@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..search.store.own_files import is_own_folder
 from ..search.store.retention import CHECKPOINT
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.files import entries
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..search.study import Study
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..system.interruption import Interruption
 from .study_records import StudyRecords
 

@@ -11,7 +11,7 @@ from ..search.requests.in_effect import InEffect, unfulfilled
 from ..search.requests.request import Request
 from ..search.requests.request_file import RequestFile
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ..search.requests.in_effect import InEffect
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.interruption import Interruption
 from ..trial.local_trials import LocalTrials
 from ..trial.searchable import Searchable

@@ -18,7 +18,8 @@ from ..search.store.memory_of_0_8_0 import copy_to_disk
 from ..search.store.retention import kept_records, remove_surplus
 from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
-from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
+from ..search.trial import FixedTrial
+from ..search.trial_record import TrialRecord, TrialState, configuration
 from ..search.trials_by_number import updated, with_number
 from ..system.files import remove_partial
 from ..system.temporary_folders import remove_scratch_of_the_dead

@@ -13,7 +13,8 @@ from ..search.space.tried_configurations import choose
 from ..search.store.own_files import hide_checkpoints_outside
 from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
-from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, extended_by, replica_of
+from ..search.trial import FixedTrial, Trial, Verdict
+from ..search.trial_record import Span, TrialRecord, TrialState, extended_by, replica_of
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..coordinator.coordinator import Coordinator
-from ..search.trial import TrialRecord, Verdict
+from ..search.trial import Verdict
+from ..search.trial_record import TrialRecord
 from ..system.ctrl_c import ignoring_ctrl_c
 from ..trial.local_trials import LocalTrials
 from ..trial.messages import Reported

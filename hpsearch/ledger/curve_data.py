@@ -21,7 +21,7 @@ from ..search.learning_curves.curves import Curve
 from ..search.metrics.objective import Objective
 from ..search.metrics.selection import shares_and_costs
 from ..search.time_and_epoch_limits import ended_by_itself
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..search.trials_by_number import place_of
 from .branches import Branches, branches_shown
 from .trial_cache import trials_as_read

@@ -19,7 +19,7 @@ from ..search.learning_curves.curves import LatestModel, are_enough, candidates,
 from ..search.metrics.objective import Objective
 from ..search.metrics.replicas import without_replicas
 from ..search.space.priors import Belief
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from .branches import Branches
 from .curve_data import CurveData, CurvesSeen
 

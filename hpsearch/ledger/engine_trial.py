@@ -12,7 +12,8 @@ from optuna.trial import FrozenTrial
 
 from ..errors import SpaceError
 from ..search.space.parameters import Categorical, Float, Parameter, Params
-from ..search.trial import Trial, TrialRecord
+from ..search.trial import Trial
+from ..search.trial_record import TrialRecord
 from .quiet import quiet_optuna
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage

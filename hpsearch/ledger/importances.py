@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ..search.result.parameter_importances import Importances
-from ..search.trial import Replica
+from ..search.trial_record import Replica
 from .ledger import REQUEST
 
 _LEAST = 4

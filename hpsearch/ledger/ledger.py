@@ -17,7 +17,7 @@ from ..search.metrics.replicas import without_replicas
 from ..search.requests.request import Request
 from ..search.space.parameters import Params
 from ..search.study import Study
-from ..search.trial import Replica, TrialRecord, TrialState
+from ..search.trial_record import Replica, TrialRecord, TrialState
 from .curve_sampler import CurveSampler
 from .engine_trial import OptunaTrial
 from .finite_space import has_values_left

@@ -18,7 +18,7 @@ from ..search.result.parameter_importances import Importances
 from ..search.store.read_study import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted
 from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable

@@ -8,7 +8,7 @@ from typing import Protocol
 from ..search.decisions.decide import Wait
 from ..search.space.parameters import Params
 from ..search.space.tried_configurations import ASKS
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 
 # There are no parameters now.
 WAIT = Wait()

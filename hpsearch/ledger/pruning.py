@@ -12,7 +12,7 @@ from optuna.trial import TrialState as EngineState
 from ..errors import MissingMetricError, StudyError, one_of
 from ..search.decisions.ladder import RUNGS, Ladder
 from ..search.metrics.objective import Objective
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..system.spelling import nearest_name
 from .directions import optuna_directions
 

@@ -10,7 +10,7 @@ from ..search.decisions.agreement import describe
 from ..search.decisions.ladder import Ladder
 from ..search.decisions.promotion_at_rungs import Rating, Rungs
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from .curve_sampler import CurveSampler
 
 

@@ -21,7 +21,8 @@ from ..search.space.parameters import Parameter
 from ..search.store.checked_json import printable
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE, existing_files, why_not_opened
 from ..search.study import Study
-from ..search.trial import FixedTrial, TrialRecord, TrialState
+from ..search.trial import FixedTrial
+from ..search.trial_record import TrialRecord, TrialState
 from .ledger import attributes_of
 from .quiet import quiet_optuna
 from .storage import close, file_of, open_storage

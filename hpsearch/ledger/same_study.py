@@ -10,7 +10,7 @@ from optuna.trial import TrialState as EngineState
 
 from ..errors import StudyError
 from ..search.study import Study
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted
 from .storage import storage_url
 from .stored_source import is_of_optuna, warm_start_from

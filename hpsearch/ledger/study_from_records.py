@@ -20,7 +20,7 @@ from ..search.result.parameter_importances import Importances
 from ..search.space.search_space import SearchSpace
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE
 from ..search.store.stored_study import StoredStudy
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..system.redaction import HIDDEN, redacted_url
 from .importances import importances
 from .quiet import quiet_optuna

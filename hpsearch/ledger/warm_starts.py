@@ -19,7 +19,7 @@ from ..search.metrics.selection import BROKEN, shares_and_costs
 from ..search.space.parameters import Categorical, Float, Parameter
 from ..search.space.search_space import SearchSpace
 from ..search.study import Study
-from ..search.trial import Report
+from ..search.trial_record import Report
 from ..search.warm_start import WarmStart
 from ..search.wording import counted
 from ..system.spelling import nearest_name

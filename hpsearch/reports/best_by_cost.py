@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..search.result.best_run import SearchSummary
-from ..search.trial import Span, TrialRecord
+from ..search.trial_record import Span, TrialRecord
 from ..search.wording import metric_label
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..search.decisions.repeats import Repeats
 from ..search.metrics.selection import best_records, select_report
 from ..search.study import Study
-from ..search.trial import Report, TrialRecord, TrialState
+from ..search.trial_record import Report, TrialRecord, TrialState
 from ..search.wording import format_value
 
 

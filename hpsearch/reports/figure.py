@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..search.result.best_run import SearchSummary
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..search.wording import counted, format_value
 
 COLORS = {

@@ -18,7 +18,7 @@ from ..search.result.known_study import known_noise, on_disk
 from ..search.result.noise import Noise
 from ..search.space.initial_trials import DEFAULTS, resolve_start
 from ..search.space.search_space import SearchSpace
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted, format_chance, format_value, metric_label
 from .tables import effort_in_words, held_out_in_words, saved_fraction
 

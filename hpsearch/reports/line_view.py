@@ -13,7 +13,8 @@ from ..search.result.advice import advice
 from ..search.result.findings.pruned_ahead import why_pruned
 from ..search.store.last_checkpoint import resumes_at
 from ..search.study import Study
-from ..search.trial import Report, Trial, TrialRecord, TrialState
+from ..search.trial import Trial
+from ..search.trial_record import Report, TrialRecord, TrialState
 from ..search.wording import all_trials, format_value
 from .search_state import SearchState
 from .tables import budget_in_words, count_states, effort_in_words

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.study import Study
-from ..search.trial import Trial, TrialRecord
+from ..search.trial import Trial
+from ..search.trial_record import TrialRecord
 from ..search.wording import format_value
 from .line_view import LineView
 from .search_state import RunningTrial, SearchState

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..search.trial import Span, TrialRecord
+from ..search.trial_record import Span, TrialRecord
 
 
 class Place(NamedTuple):

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..search.decisions.training_budget import full_runs
 from ..search.study import Study
-from ..search.trial import Report, TrialRecord, TrialState
+from ..search.trial_record import Report, TrialRecord, TrialState
 from ..search.wording import format_value, metric_label
 from .curve_scale import CurveScale
 from .line_view import LineView

@@ -24,7 +24,7 @@ from ..search.result.parameter_importances import Importances
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.store.provenance import MODEL, NAMES, without_secrets
 from ..search.store.stored_study import StoredStudy
-from ..search.trial import TrialState
+from ..search.trial_record import TrialState
 from ..search.wording import format_value
 from ..system.files import write_text
 from ..version import __version__

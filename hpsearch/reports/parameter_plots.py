@@ -14,7 +14,7 @@ from ..search.metrics.objective import MINIMIZE
 from ..search.result.best_run import SearchSummary
 from ..search.result.parameter_importances import Importances
 from ..search.study import flat
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 from ..search.wording import format_value
 from ..system.json_types import JsonObject
 from .best_by_cost import label, resource_unit

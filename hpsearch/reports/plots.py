@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from ..search.metrics.replicas import has_replicas
 from ..search.result.best_run import SearchSummary
 from ..search.result.trial_rows import trial_rows
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..search.wording import counted, format_value
 from .best_by_cost import best_by_cost, label, resource_unit
 from .figure import (

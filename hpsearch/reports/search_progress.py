@@ -19,7 +19,7 @@ from ..search.decisions.repeats import Repeats
 from ..search.decisions.training_budget import full_runs
 from ..search.metrics.replicas import without_replicas
 from ..search.study import Study
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 
 # The ladder counts as much as this number of trials at each rung.
 _PRIOR_TRIALS = 8

@@ -11,7 +11,8 @@ from ..search.decisions.training_budget import full_runs, full_runs_of
 from ..search.result.known_study import on_disk
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
-from ..search.trial import Report, Trial, TrialRecord, TrialState
+from ..search.trial import Trial
+from ..search.trial_record import Report, TrialRecord, TrialState
 from .best_so_far import BestSoFar
 from .curve_scale import CurveScale
 from .search_progress import Estimate, SearchProgress

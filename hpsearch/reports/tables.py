@@ -18,7 +18,7 @@ from ..search.result.trial_rows import trial_rows
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
-from ..search.trial import FOLD, TrialRecord, TrialState
+from ..search.trial_record import FOLD, TrialRecord, TrialState
 from ..search.wording import counted, format_value, metric_label
 from ..system.files import short_path
 from .curve_scale import CurveScale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import CannotResumeError
 from .study import Study
-from .trial import TrialRecord
+from .trial_record import TrialRecord
 
 
 def check_processes(study: Study, record: TrialRecord) -> None:

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .trial import Report, Trial, TrialRecord
+from .trial import Trial
+from .trial_record import Report, TrialRecord
 
 if TYPE_CHECKING:
     from .study import Study

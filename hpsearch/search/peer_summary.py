@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from .store.retention import kept_records
 from .study import Study
-from .trial import TrialRecord
+from .trial_record import TrialRecord
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import StudyError
 from .listener import PassingListener, SearchListener
-from .trial import TrialRecord
+from .trial_record import TrialRecord
 
 # Called with the engine's study and its trial.
 StudyCallback = Callable[[Any, Any], None]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..system.interruption import Interruption
 from .peer_summary import PeerTrials
 from .study import Study
-from .trial import TrialRecord, TrialState
+from .trial_record import TrialRecord, TrialState
 
 # How the reason of a budget begins that is the trial's own.
 OF_THE_TRIAL, _OF_THE_STUDY = "the trial's ", "the study's "

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from .trial import TrialRecord
+from .trial_record import TrialRecord
 
 _NUMBER = attrgetter("number")
 

@@ -22,7 +22,8 @@ from ..search.store.retention import remove_checkpoints
 from ..search.store.study_folder import TRIAL_FILE, remove_leftovers
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget
-from ..search.trial import FixedTrial, TrialState
+from ..search.trial import FixedTrial
+from ..search.trial_record import TrialState
 from ..search.wording import counted
 from ..system.files import remove_folder, write_json
 from ..system.interruption import Interruption

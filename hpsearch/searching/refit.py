@@ -19,7 +19,8 @@ from ..search.metrics.selection import select_report
 from ..search.result.best_run import BestRun
 from ..search.store.refit_file import REFIT_FOLDER, REFIT_LOCK, Refit, folder_of_refit, read_refit, write_refit
 from ..search.study import Study
-from ..search.trial import FixedTrial, TrialRecord
+from ..search.trial import FixedTrial
+from ..search.trial_record import TrialRecord
 from ..search.wording import counted, format_value
 from ..system.files import file_lock, remove_partial, whole_folder
 from ..system.interruption import Interruption

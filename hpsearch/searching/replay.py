@@ -32,7 +32,8 @@ from ..search.store.study_folder import (
     read_settings,
 )
 from ..search.study import Study, check_name
-from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
+from ..search.trial import FixedTrial, Verdict
+from ..search.trial_record import TrialRecord, TrialState
 from ..system.files import remove_folder, working_folder
 from ..system.interruption import Interruption, noticing_signals, set_exit_code
 from ..system.json_types import JsonObject

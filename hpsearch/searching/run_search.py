@@ -42,7 +42,7 @@ from ..search.store.study_folder import ADDED, CANNOT_EXTEND, StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
-from ..search.trial import TrialRecord, TrialState, after_a_kill
+from ..search.trial_record import TrialRecord, TrialState, after_a_kill
 from ..search.wording import all_trials
 from ..system.ctrl_c import ctrl_c_as_interruption, ignoring_ctrl_c
 from ..system.interruption import Interruption, finishing_at_ctrl_c, noticing_signals, own_command, set_exit_code

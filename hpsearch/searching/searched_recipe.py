@@ -14,7 +14,8 @@ from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
 from ..search.study import EPOCH, SpaceFunction
-from ..search.trial import Trial, TrialRecord
+from ..search.trial import Trial
+from ..search.trial_record import TrialRecord
 from ..trial.searchable import Searchable
 
 

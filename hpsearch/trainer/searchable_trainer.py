@@ -23,7 +23,8 @@ from ..search.space.without_effect import notices_without_effect
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
 from ..search.study import SpaceFunction
-from ..search.trial import FixedTrial, Trial, TrialRecord
+from ..search.trial import FixedTrial, Trial
+from ..search.trial_record import TrialRecord
 from ..searching.searched_recipe import Evaluation
 from ..system.checkpoint_files import STATE_FILE
 from ..system.files import read_json

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Collection, Mapping
 
-from ..search.trial import TrialRecord
+from ..search.trial_record import TrialRecord
 
 _ACTING = re.compile(
     r"hub_\w+|push_to_hub\w*|trackio_\w+|report_to|output_dir|(tensorboard_)?logging_dir|resume_from_checkpoint"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from ..search.peer_summary import PeerTrials
 from ..search.space.parameters import Parameter
-from ..search.trial import FixedTrial, Trial, TrialRecord
+from ..search.trial import FixedTrial, Trial
+from ..search.trial_record import TrialRecord
 from ..system.json_types import JsonObject
 from .preflight import PreflightPlan
 

@@ -19,7 +19,7 @@ from ..errors import (
     StorageError,
     StudyError,
 )
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial_record import TrialRecord, TrialState
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import disk_problem, is_disk_of
 from ..system.machine import whereabouts

@@ -28,7 +28,8 @@ from ..search.space.read_parameters import check_read
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study
 from ..search.time_and_epoch_limits import TrialBudget
-from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
+from ..search.trial import Trial, Verdict
+from ..search.trial_record import Report, TrialRecord, TrialState
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import remove_folder
 from ..system.json_types import JsonObject

@@ -8,7 +8,8 @@ from ..search.peer_summary import PeerTrials
 from ..search.process_group import Ranks
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
-from ..search.trial import Trial, TrialState
+from ..search.trial import Trial
+from ..search.trial_record import TrialState
 from ..system.sockets import keeping_sockets
 from .assignment import Assignment
 from .ending import Ended, run_to_end

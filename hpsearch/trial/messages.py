@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..search.space.parameters import Parameter
-from ..search.trial import Report, TrialRecord
+from ..search.trial_record import Report, TrialRecord
 
 
 @dataclass(frozen=True)

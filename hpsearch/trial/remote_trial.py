@@ -15,7 +15,8 @@ from ..search.process_group import OneProcess, Ranks
 from ..search.space.parameters import Parameter
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
-from ..search.trial import TrialRecord, Verdict
+from ..search.trial import Verdict
+from ..search.trial_record import TrialRecord
 from ..system.interruption import Interruption
 from .assignment import AssignedTrial, Assignment
 from .ending import Ended, run_to_end

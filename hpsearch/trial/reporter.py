@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..search.trial import TrialRecord, Verdict
+from ..search.trial import Verdict
+from ..search.trial_record import TrialRecord
 from .messages import Reported
 
 

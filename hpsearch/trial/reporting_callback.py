@@ -18,7 +18,8 @@ from ..search.store import last_checkpoint
 from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
 from ..search.time_and_epoch_limits import Stop, TrialBudget
-from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
+from ..search.trial import Trial, Verdict
+from ..search.trial_record import Report, TrialRecord, TrialState
 from ..system.json_types import JsonObject
 from ..training.callbacks import ExportableState, TrainerCallback
 from .agreed_interruption import AgreedInterruption

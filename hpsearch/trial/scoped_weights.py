@@ -12,7 +12,7 @@ from ..search.peer_summary import PeerTrials
 from ..search.process_group import Ranks
 from ..search.store.retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
 from ..search.study import Study
-from ..search.trial import Report
+from ..search.trial_record import Report
 from ..system.files import entries, remove_folder, whole_folder
 
 

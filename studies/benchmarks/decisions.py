@@ -45,7 +45,7 @@ from hpsearch.search.requests.in_effect import InEffect
 from hpsearch.search.space.parameters import Categorical, Float, Parameter
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialRecord, TrialState
+from hpsearch.search.trial_record import Report, TrialRecord, TrialState
 from hpsearch.trial.ending import Ended
 from hpsearch.trial.messages import Reported
 

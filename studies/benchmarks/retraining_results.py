@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpsearch.search.trial import TrialState, configuration
+from hpsearch.search.trial_record import TrialState, configuration
 
 # A trial in one of these states may be returned by a search that ends now, if it has a report.
 _RETURNABLE = {TrialState.RUNNING, TrialState.PAUSED, TrialState.COMPLETE, TrialState.STOPPED}

@@ -30,7 +30,8 @@ from hpsearch.search.space.parameters import Float
 from hpsearch.search.space.priors import Belief
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialRecord, TrialState, Verdict
+from hpsearch.search.trial import Verdict
+from hpsearch.search.trial_record import Report, TrialRecord, TrialState
 
 from .learning_curves import Array, Task
 

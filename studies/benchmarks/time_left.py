@@ -42,7 +42,8 @@ from hpsearch.reports.search_progress import SearchProgress
 from hpsearch.search.space.parameters import Float
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, Trial, TrialRecord, TrialState
+from hpsearch.search.trial import Trial
+from hpsearch.search.trial_record import Report, TrialRecord, TrialState
 from studies import digits
 
 from .learning_curves import MissingCurves, Task

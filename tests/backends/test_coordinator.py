@@ -20,7 +20,8 @@ from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.requests.request_file import RequestFile
 from hpsearch.search.store.read_study import read_records
 from hpsearch.search.store.study_folder import REQUESTS_FILE
-from hpsearch.search.trial import Trial, TrialRecord, TrialState, Verdict
+from hpsearch.search.trial import Trial, Verdict
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from hpsearch.trial.assignment import AssignedTrial
 from hpsearch.trial.ending import Ended, TrialEndedSearch
 from hpsearch.trial.messages import Noted

@@ -8,7 +8,7 @@ from typing import Any
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.search.decisions.decide import Wait
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from tests.support.coordinators import Searching
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from hpsearch import Float, SpaceError
 from hpsearch.executors.inline import InlineReporter, run_inline
-from hpsearch.search.trial import TrialRecord, TrialState, Verdict
+from hpsearch.search.trial import Verdict
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from hpsearch.trial.ending import Ended
 from tests.support.coordinators import Searching, ended, reported
 

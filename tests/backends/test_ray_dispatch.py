@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from hpsearch.coordinator.coordinator import RunningTrial
 from hpsearch.errors import StorageError
 from hpsearch.executors.ray_executor.tune_dispatch import interrupted_by_the_disk
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 
 
 def trial() -> RunningTrial:

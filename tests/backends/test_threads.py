@@ -14,7 +14,7 @@ from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.store.read_study import read_records
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from hpsearch.trial.assignment import Assignment
 from hpsearch.trial.ending import Ended
 from hpsearch.trial.remote_trial import Line, RemoteReporter

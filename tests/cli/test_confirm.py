@@ -12,7 +12,7 @@ from hpsearch.cli.confirm import next_steps
 from hpsearch.search.metrics.objective import Objective
 from hpsearch.search.result.best_run import SearchSummary
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import Replica, TrialRecord, TrialState
+from hpsearch.search.trial_record import Replica, TrialRecord, TrialState
 
 
 def runs_of(number: int, *values: Sequence[float], **changes: Any) -> list[TrialRecord]:

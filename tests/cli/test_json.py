@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hpsearch.search.trial import Replica
+from hpsearch.search.trial_record import Replica
 from tests.support.command_line import Told
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"

@@ -15,7 +15,7 @@ from hpsearch.search.metrics.objective import Objective
 from hpsearch.search.result.best_run import SearchSummary
 from hpsearch.search.result.trial_rows import TrialRow, run_rows, trial_rows
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import Replica, Report, TrialRecord, TrialState
+from hpsearch.search.trial_record import Replica, Report, TrialRecord, TrialState
 
 COSINE = {"learning_rate": 2e-4, "per_device_train_batch_size": 32, "optim": "adafactor"}
 TYPICAL = [

@@ -16,7 +16,7 @@ import optuna
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch.search.trial import TrialState
+from hpsearch.search.trial_record import TrialState
 from tests.support.search_processes import (
     RATE,
     assert_disk_and_storage_agree,

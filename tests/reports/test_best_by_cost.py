@@ -6,7 +6,7 @@ import pytest
 
 from hpsearch.reports.best_by_cost import BestByCost, Improvement, best_by_cost
 from hpsearch.reports.figure import value_axis
-from hpsearch.search.trial import Span, TrialRecord, TrialState
+from hpsearch.search.trial_record import Span, TrialRecord, TrialState
 from tests.support.rendering import record, summary_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from hpsearch import TrialRecord, TrialState
 from hpsearch.reports.best_so_far import BestSoFar
 from hpsearch.search.metrics.objective import resolve_objectives
-from hpsearch.search.trial import Replica
+from hpsearch.search.trial_record import Replica
 from tests.support.rendering import make_study, record, report, reports
 
 

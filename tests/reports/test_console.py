@@ -28,7 +28,7 @@ from hpsearch.reports.tables import (
 )
 from hpsearch.search.listener import showing
 from hpsearch.search.result.parameter_importances import Importances
-from hpsearch.search.trial import Replica
+from hpsearch.search.trial_record import Replica
 from tests.support.rendering import NoEngine, make_study, record, report, reports, shown, text_console
 from tests.support.small_trainer import small_trainer
 

@@ -14,7 +14,7 @@ from hpsearch.reports.headline import Headline, NoiseOfBest, headline, tiles
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.store.held_out_file import HeldOutEvaluation, write_held_out
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import Replica, Report
+from hpsearch.search.trial_record import Replica, Report
 from tests.support.rendering import NoEngine, record, summary_of
 
 SPACE = SearchSpace({"learning_rate": Float(1e-5, 1e-1, log=True), "weight_decay": Float(0.0, 0.3)})

@@ -26,7 +26,7 @@ from hpsearch.search.result.advice import advice
 from hpsearch.search.result.parameter_importances import Importances
 from hpsearch.search.store.held_out_file import read_held_out, write_held_out
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import Replica, Span
+from hpsearch.search.trial_record import Replica, Span
 from tests.support.html_pages import packed_json, parse_html, text_of
 from tests.support.rendering import HOSTILE, NoEngine, curve, hostile_records, made_up, make_study, summary_of
 from tests.support.small_search import search

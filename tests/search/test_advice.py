@@ -13,7 +13,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.result.findings.early_stops import early_stops
 from hpsearch.search.result.noise import Noise
-from hpsearch.search.trial import Replica
+from hpsearch.search.trial_record import Replica
 from tests.support.rendering import NoEngine, record
 from tests.support.searching import HearsNotices
 from tests.support.short_searches import search

@@ -16,7 +16,8 @@ from hpsearch.search.peer_summary import PeerTrials
 from hpsearch.search.space.search_space import default_space
 from hpsearch.search.study import Study
 from hpsearch.search.time_and_epoch_limits import SearchBudget, Stop, TrialBudget
-from hpsearch.search.trial import FixedTrial, TrialState, Verdict
+from hpsearch.search.trial import FixedTrial, Verdict
+from hpsearch.search.trial_record import TrialState
 from hpsearch.system.interruption import Interruption
 from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from hpsearch.trial.assignment import Assignment

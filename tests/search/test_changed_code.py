@@ -30,7 +30,7 @@ from hpsearch import (
 )
 from hpsearch.search.store.provenance import describe_environment, differences, differences_in_results
 from hpsearch.search.store.study_folder import read_records
-from hpsearch.search.trial import TrialState
+from hpsearch.search.trial_record import TrialState
 from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search

@@ -30,7 +30,7 @@ from hpsearch.search.decisions.decide import (
 from hpsearch.search.decisions.ladder import ladder_for
 from hpsearch.search.decisions.paused_limit import PausedLimit
 from hpsearch.search.decisions.training_budget import TrainingBudget, full_runs_of
-from hpsearch.search.trial import TrialState
+from hpsearch.search.trial_record import TrialState
 from tests.support.at_rungs import GO_ON, PAUSE, PRUNE, rungs, running, trial
 from tests.support.simulated_searches import SimulatedSearch
 

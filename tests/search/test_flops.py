@@ -12,7 +12,7 @@ import transformers
 
 from hpsearch import Categorical, Report, SearchInterrupted, Trainer, tune
 from hpsearch.search.store.stored_record import record_from_json
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from hpsearch.training.flops import operations_per_token
 from tests.support.models import bert_classifier, classification_data
 from tests.support.searching import AtStep, interrupt

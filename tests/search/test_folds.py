@@ -24,7 +24,8 @@ from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.folds_file import FOLDS_FILE, read_folds, write_folds
 from hpsearch.search.store.stored_record import record_from_json
 from hpsearch.search.study import Study
-from hpsearch.search.trial import FOLD, FixedTrial, Replica
+from hpsearch.search.trial import FixedTrial
+from hpsearch.search.trial_record import FOLD, Replica
 from hpsearch.searching.make_folds import make_folds
 
 LOSS = resolve_objectives(None, None, has_metrics=False)

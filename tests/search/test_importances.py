@@ -13,7 +13,7 @@ from hpsearch.ledger.ledger import REQUEST
 from hpsearch.ledger.study_from_records import StudyFromRecords
 from hpsearch.search.metrics.objective import Objective
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import Replica, Report, TrialRecord, TrialState
+from hpsearch.search.trial_record import Replica, Report, TrialRecord, TrialState
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from hpsearch.search.result.rung_agreements import agreement_sentences
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Replica, TrialState, Verdict
+from hpsearch.search.trial import Verdict
+from hpsearch.search.trial_record import Replica, TrialState
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
 from tests.support.html_pages import parse_html, text_of
 from tests.support.searching import HearsNotices

@@ -23,7 +23,7 @@ from hpsearch.search.result.findings.repeated_best import repeated_best as sente
 from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.retention import kept_records
 from hpsearch.search.store.stored_record import record_from_json
-from hpsearch.search.trial import Replica
+from hpsearch.search.trial_record import Replica
 
 LOSS = resolve_objectives(None, None, has_metrics=False)
 TWO = resolve_objectives(["loss", "size"], ["minimize", "minimize"], has_metrics=True)

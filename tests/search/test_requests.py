@@ -16,7 +16,7 @@ from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.requests.request_file import RequestFile
 from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.study_folder import REQUESTS_FILE
-from hpsearch.search.trial import Replica, TrialRecord
+from hpsearch.search.trial_record import Replica, TrialRecord
 from tests.support.small_trainer import small_trainer
 from tests.support.small_tune import make_trainer
 

@@ -20,7 +20,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.live_sessions import Session
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState
+from hpsearch.search.trial_record import Report, TrialState
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, PRUNE, RATE, rungs, running, trial
 from tests.support.searching import Events
 from tests.support.small_trainer import CountsModels, small_trainer

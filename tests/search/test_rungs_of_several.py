@@ -25,7 +25,7 @@ from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState
+from hpsearch.search.trial_record import Report, TrialState
 from tests.support.at_rungs import GO_ON, PAUSE, PRUNE, RATE
 from tests.support.searching import AtStep, Events, interrupt, states
 from tests.support.small_trainer import TwoLayers, small_trainer

@@ -19,7 +19,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.space.tried_configurations import TriedSoFar
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState
+from hpsearch.search.trial_record import Report, TrialState
 from tests.support.at_rungs import RATE, rungs, running, trial
 
 HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=8)

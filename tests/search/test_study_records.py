@@ -15,7 +15,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from tests.support.at_rungs import RATE
 
 STATES = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PAUSED, TrialState.INTERRUPTED, TrialState.FAILED]

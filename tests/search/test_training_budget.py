@@ -21,7 +21,7 @@ from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.live_sessions import Session
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
-from hpsearch.search.trial import TrialState
+from hpsearch.search.trial_record import TrialState
 from tests.support.at_rungs import RATE, running, trial
 from tests.support.in_workers import search as search_in_workers
 from tests.support.searching import AtStep, HearsNotices, load

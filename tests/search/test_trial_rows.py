@@ -14,7 +14,7 @@ from hpsearch.search.metrics.objective import Objective
 from hpsearch.search.result.best_run import SearchSummary
 from hpsearch.search.result.dataframe import markdown_table, trials_dataframe, trials_markdown
 from hpsearch.search.result.trial_rows import below_their_trials, run_rows, trial_rows
-from hpsearch.search.trial import Replica, Report, TrialRecord, TrialState
+from hpsearch.search.trial_record import Replica, Report, TrialRecord, TrialState
 from tests.support.rendering import NoEngine, make_study
 
 ACCURACY = Objective(lambda metrics: 0.0, "maximize", "maximize eval_accuracy", "eval_accuracy")

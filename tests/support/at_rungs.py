@@ -11,7 +11,8 @@ from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState, Verdict
+from hpsearch.search.trial import Verdict
+from hpsearch.search.trial_record import Report, TrialState
 
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)

@@ -24,7 +24,7 @@ from hpsearch.search.process_group import OneProcess
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study
-from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.search.trial_record import TrialRecord, TrialState
 from hpsearch.trial.ending import Ended
 from hpsearch.trial.messages import Reported
 from tests.support.at_rungs import RATE

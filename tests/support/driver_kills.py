@@ -12,7 +12,7 @@ from typing import Any
 from hpsearch import open_study
 from hpsearch.search.decisions.repeats import Repeats
 from hpsearch.search.store.stored_study import StoredStudy
-from hpsearch.search.trial import TrialState
+from hpsearch.search.trial_record import TrialState
 from tests.support import warm
 from tests.support.driver_processes import SEVERAL_RUNS, have_ended, processes_in, recipe_of, start
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over, wait_until

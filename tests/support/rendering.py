@@ -16,7 +16,7 @@ from hpsearch import Categorical, FixedTrial, Float, SearchSpace, SearchSummary,
 from hpsearch.reports.live_view import LiveView
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.parameter_importances import Importances
-from hpsearch.search.trial import Report, Span
+from hpsearch.search.trial_record import Report, Span
 
 
 def make_study(n_trials: int | None = 3, **changes: Any) -> Study:

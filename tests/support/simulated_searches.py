@@ -20,7 +20,7 @@ from hpsearch.search.decisions.decide import (
     judge,
 )
 from hpsearch.search.decisions.training_budget import full_runs_of
-from hpsearch.search.trial import Report, TrialRecord, TrialState
+from hpsearch.search.trial_record import Report, TrialRecord, TrialState
 
 # Changes a snapshot before it is decided by, such as by what the user has promoted.
 Change = Callable[[Snapshot], Snapshot]

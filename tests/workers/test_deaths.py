@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from hpsearch import SearchListener
 from hpsearch.executors.processes import pool, process_executor
-from hpsearch.search.trial import TrialRecord
+from hpsearch.search.trial_record import TrialRecord
 from hpsearch.trial import ending
 from tests.support.in_workers import search
 from tests.support.searching import Diary, states

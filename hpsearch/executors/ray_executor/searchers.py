@@ -16,7 +16,7 @@ from ...search.metrics.added_metrics import by_every_name
 from ...search.space.parameters import Params
 from ...search.space.search_space import SearchSpace
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial_record import TrialRecord, TrialState
 from ...system.spelling import nearest_name
 from .ray_domains import from_searcher, to_ray
 from .ray_spaces import RaySpace

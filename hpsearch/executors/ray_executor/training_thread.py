@@ -12,7 +12,8 @@ from typing import Any
 from ...errors import StorageError
 from ...search.process_group import Ranks
 from ...search.study import Study
-from ...search.trial import TrialState, Verdict
+from ...search.trial import Verdict
+from ...search.trial_record import TrialState
 from ...system.interruption import Interruption
 from ...trial.assignment import Assignment
 from ...trial.ending import Ended

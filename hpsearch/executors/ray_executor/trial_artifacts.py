@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial_record import TrialRecord, TrialState
 from .run_folders import RunFolders
 
 

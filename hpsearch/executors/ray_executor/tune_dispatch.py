@@ -11,7 +11,8 @@ import numpy as np
 from ...coordinator.coordinator import Coordinator, RunningTrial
 from ...coordinator.lost_worker import Loss
 from ...errors import StorageError, StudyError
-from ...search.trial import TrialState, Verdict, extended_by
+from ...search.trial import Verdict
+from ...search.trial_record import TrialState, extended_by
 from ...system.files import disk_problem
 from ...system.interruption import Interruption
 from ...trial.ending import Ended, TrialEndedSearch

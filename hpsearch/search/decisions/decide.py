@@ -18,7 +18,8 @@ from functools import cached_property
 from operator import attrgetter
 
 from ..metrics.replicas import without_replicas
-from ..trial import Replica, TrialRecord, TrialState, Verdict
+from ..trial import Verdict
+from ..trial_record import Replica, TrialRecord, TrialState
 from .paused_limit import PausedLimit
 from .promotion_at_rungs import Rating, Rungs
 from .repeats import Repeats

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import StudyError
 from ..study import check_whole
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 
 # Of the free space on the study's disk plus the space that the checkpoints take already.
 _FRACTION_OF_THE_DISK = 0.5

@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..metrics.selection import best_records
 from ..study import Study
-from ..trial import Report, TrialRecord, TrialState, Verdict
+from ..trial import Verdict
+from ..trial_record import Report, TrialRecord, TrialState
 from .agreement import Agreement
 from .ladder import Ladder
 from .pareto_order import is_no_worse, pareto_order

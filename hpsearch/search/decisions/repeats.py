@@ -26,7 +26,7 @@ from ..metrics.objective import Objective
 from ..metrics.replicas import SHARE_REPEATED, Runs, pooled_variance, runs_of
 from ..metrics.selection import sign_of
 from ..study import Study
-from ..trial import FOLD, REPLICA, Replica, TrialRecord
+from ..trial_record import FOLD, REPLICA, Replica, TrialRecord
 from .pareto_order import pareto_order
 
 # A trial is out of the race if its mean is worse than the best one by more standard errors of the difference.

@@ -19,7 +19,7 @@ from ..metrics.selection import cost_of, loss_of, says_how_good, select_report
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..time_and_epoch_limits import ended_by_itself
-from ..trial import Report, TrialRecord, TrialState
+from ..trial_record import Report, TrialRecord, TrialState
 from .agreement import Agreement, Compared, agreement
 from .ladder import Ladder
 from .pareto_order import Costs, ParetoRanks

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 from ..wording import counted
 from .ladder import ROUNDING, Ladder
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics.added_metrics import NUM_PARAMETERS
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 
 Array = NDArray[np.float64]
 

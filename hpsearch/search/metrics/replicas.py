@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trial import FOLD, TrialRecord, TrialState
+from ..trial_record import FOLD, TrialRecord, TrialState
 
 # The share of the trials with as many runs, the best ones, that is trained once more.
 SHARE_REPEATED = 1 / 3

@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import MissingMetricError, StudyError, one_of
 from ...system.scope_names import SCOPES
 from ...system.spelling import nearest_name
-from ..trial import Report, TrialRecord
+from ..trial_record import Report, TrialRecord
 from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses
 from .replicas import has_replicas, runs_of, shrunken_costs

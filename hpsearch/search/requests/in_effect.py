@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..decisions.repeats import Confirmation, Repeats
 from ..metrics.objective import Objective
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 from .request import OF_A_CONFIRMATION, Kind, Request
 
 

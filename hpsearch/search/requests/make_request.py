@@ -25,7 +25,7 @@ from ..store.retention import CHECKPOINT
 from ..store.stored_study import TRIALS_WAIT, StoredStudy
 from ..store.study_folder import CANNOT_EXTEND, COMMAND_FILE
 from ..study import DEFINE_BY_RUN, SEEDS, check_whole, flat
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 from .in_effect import InEffect
 from .request import LENGTHS, SETTINGS, Kind, Request, is_allowed
 from .request_file import RequestFile

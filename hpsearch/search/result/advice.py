@@ -13,7 +13,7 @@ from ..space.search_space import SearchSpace
 from ..space.without_effect import without_effect
 from ..store.provenance import MODEL_INIT
 from ..store.stored_study import StoredStudy
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 from .earlier_best import earlier_best
 from .findings.at_bounds import at_bounds
 from .findings.early_stops import early_stops

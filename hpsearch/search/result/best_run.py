@@ -18,7 +18,7 @@ from ..store.held_out_file import read_held_out
 from ..store.refit_file import with_model_of_all_data
 from ..store.stored_study import StoredStudy
 from ..study import STEP, Study
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 from ..wording import counted, format_chance, format_value
 from .chance_of_best import chance_of_best
 from .dataframe import ranked_rows, short_rows, trials_dataframe, trials_markdown

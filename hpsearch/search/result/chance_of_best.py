@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..metrics.objective import Objective
 from ..metrics.replicas import comparable_values, runs_of
 from ..metrics.selection import sign_of
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 
 Array = NDArray[Any]
 

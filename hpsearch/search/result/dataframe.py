@@ -10,7 +10,7 @@ from ..metrics.objective import Objective
 from ..metrics.replicas import are_folds, has_replicas
 from ..metrics.selection import ranking
 from ..study import EPOCH
-from ..trial import FOLD, TrialRecord
+from ..trial_record import FOLD, TrialRecord
 from ..wording import format_mean, format_value, metric_label
 from .trial_rows import TrialRow, offset_of, run_rows, trial_rows
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.selection import best_records, select_report
-from ..trial import Report, TrialRecord, TrialState
+from ..trial_record import Report, TrialRecord, TrialState
 
 # The least number of trials that turned, and the least fraction of the complete ones: noise makes a few seem to turn.
 # With fewer evaluations than the last number it is larger: so short a curve does not show how much it wiggles.

@@ -10,7 +10,7 @@ from ...errors import StudyError
 from ...system.json_types import JsonObject
 from ..decisions.repeats import Repeated
 from ..store.stored_study import StoredStudy
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 from .noise import Noise, evaluation_samples, noise_of
 
 

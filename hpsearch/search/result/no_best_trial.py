@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..decisions.training_budget import is_exhausted
 from ..metrics.constraints import Constraint
 from ..metrics.selection import closest
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _ROUNDING = 1e-6

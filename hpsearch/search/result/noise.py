@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..trial import Report, TrialRecord, TrialState
+from ..trial_record import Report, TrialRecord, TrialState
 
 # Metrics that are the fraction of the samples for which something holds. Balanced accuracy and F1 are none.
 _FRACTIONS_OF_SAMPLES = ("eval_accuracy", "eval_acc", "eval_exact_match")

@@ -9,7 +9,7 @@ from ..decisions.standings import Standings
 from ..metrics.replicas import without_replicas
 from ..store.stored_study import StoredStudy
 from ..study import Study
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 
 
 def agreement_sentences(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ...system.json_types import JsonObject
 from ..metrics.replicas import Runs, runs_of, without_replicas
-from ..trial import FOLD, TrialRecord
+from ..trial_record import FOLD, TrialRecord
 
 Given = TypeVar("Given")
 

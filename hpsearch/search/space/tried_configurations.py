@@ -13,7 +13,8 @@ from typing import Any
 from ...errors import SpaceError
 from ..study import Study
 from ..time_and_epoch_limits import was_cut_short
-from ..trial import Trial, TrialRecord, TrialState, configuration
+from ..trial import Trial
+from ..trial_record import TrialRecord, TrialState, configuration
 from .parameters import Categorical, Int, Parameter, Params, Scalar
 from .search_space import SearchSpace
 

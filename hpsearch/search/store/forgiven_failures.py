@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...system.json_types import JsonObject
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 
 # In `study.json`: failed trials with smaller numbers do not count.
 UNCOUNTED_BEFORE = "uncounted_before"

@@ -15,7 +15,7 @@ from ...system.checkpoint_files import STATE_FILE, TRIAL_FILE
 from ...system.json_types import JsonObject
 from ..metrics.objective import Objective
 from ..metrics.selection import select_report
-from ..trial import Report, TrialRecord, TrialState
+from ..trial_record import Report, TrialRecord, TrialState
 from .checked_json import Unreadable, amount
 from .own_files import is_own_folder
 from .read_study import read_own_json

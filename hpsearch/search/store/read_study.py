@@ -21,7 +21,7 @@ from ...system.scope_names import SCOPES
 from ..decisions.ladder import Ladder
 from ..space.search_space import SearchSpace
 from ..study import DEFINE_BY_RUN, EPOCH, STEP, check_budget
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 from .checked_json import (
     Check,
     Unreadable,

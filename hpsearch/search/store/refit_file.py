@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ...system.files import write_json
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 from .checked_json import Check, Unreadable, fields, items, number, text, whole
 from .own_files import is_own_folder
 from .read_study import read_own_json

@@ -10,7 +10,7 @@ from ...system.files import entries, leads_out, remove_folder, remove_partial
 from ..metrics.objective import Objective
 from ..metrics.replicas import SHARE_REPEATED, runs_of, without_replicas
 from ..metrics.selection import best_records, dominates, ranking
-from ..trial import TrialRecord
+from ..trial_record import TrialRecord
 
 # Weights that are selected so far, of a trial that writes no checkpoint at that update or has rotated it away.
 SELECTED = "selected-"

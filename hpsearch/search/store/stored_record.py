@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...system.json_types import JsonObject
-from ..trial import KINDS_OF_REPLICAS, Report, Span, TrialRecord, TrialState, replica_of
+from ..trial_record import KINDS_OF_REPLICAS, Report, Span, TrialRecord, TrialState, replica_of
 from .checked_json import (
     Check,
     Unreadable,

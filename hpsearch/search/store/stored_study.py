@@ -14,7 +14,7 @@ from ..decisions.ladder import LADDER_OF_0_8_0, Ladder
 from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
 from ..study import EPOCH, describe
-from ..trial import TrialRecord, after_a_kill
+from ..trial_record import TrialRecord, after_a_kill
 from .last_checkpoint import with_last_checkpoints
 from .live_sessions import sessions_at_work
 from .read_study import Trials

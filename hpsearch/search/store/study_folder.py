@@ -18,7 +18,7 @@ from ...system.files import disk_problem, file_lock, remove_folder, remove_parti
 from ...system.json_types import JsonObject
 from ..metrics.selection import best_records
 from ..study import EPOCH, Study
-from ..trial import TrialRecord, TrialState
+from ..trial_record import TrialRecord, TrialState
 from .folds_file import FOLDS_FILE, write_folds
 from .forgiven_failures import UNCOUNTED_BEFORE, uncounted_before
 from .held_out_file import DEFAULTS_FOLDER, HELD_OUT_FILE, HELD_OUT_LOCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 
-from ...trial import Report, TrialRecord
+from ...trial_record import Report, TrialRecord
 
 # Reports that differ by this fraction are at the same point: the numbers of steps are rounded.
 _TOLERANCE = 0.01

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...decisions.ladder import Ladder
 from ...metrics.objective import MINIMIZE, Objective
-from ...trial import TrialRecord, TrialState
+from ...trial_record import TrialRecord, TrialState
 from ..noise import Noise
 from .curve_points import holds_at_end, is_past, point_of, value_at
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...metrics.objective import Objective
-from ...trial import TrialRecord
+from ...trial_record import TrialRecord
 
 
 def are_equal(records: Sequence[TrialRecord]) -> bool:

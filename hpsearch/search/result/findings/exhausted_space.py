@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...space.search_space import SearchSpace
 from ...space.tried_configurations import untried
-from ...trial import TrialRecord
+from ...trial_record import TrialRecord
 
 
 def exhausted_space(space: SearchSpace, records: Sequence[TrialRecord]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...space.parameters import Categorical, Parameter
 from ...space.search_space import SearchSpace
-from ...trial import TrialRecord, TrialState
+from ...trial_record import TrialRecord, TrialState
 
 # Fewer failures are no pattern.
 _FEWEST = 3

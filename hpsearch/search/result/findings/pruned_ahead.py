@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...metrics.objective import Objective
-from ...trial import TrialRecord, TrialState
+from ...trial_record import TrialRecord, TrialState
 from .curve_points import holds_at_end, point_of, value_at
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...decisions.repeats import Repeats
 from ...metrics.replicas import Runs, runs_of
 from ...metrics.selection import ranking
-from ...trial import TrialRecord, TrialState
+from ...trial_record import TrialRecord, TrialState
 from ...wording import format_chance
 from ..chance_of_best import chance_of_best
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...metrics.objective import Objective
 from ...metrics.selection import ranking
-from ...trial import TrialRecord
+from ...trial_record import TrialRecord
 from ..noise import Noise
 
 _MOST_NAMED = 3

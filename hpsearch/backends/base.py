@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..search.trial_record import TrialRecord
 from ..system.json_types import JsonObject
 from .engine_options import EngineOption
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:  # reading a study must not import what trains
     from ..ledger.optuna_study import OptunaStudy
     from ..search.space.static_checks import TakesParameters
     from ..search.study import Study
-    from ..search.trial_record import TrialRecord
     from ..trial.searchable import Searchable
 
 

@@ -1,4 +1,4 @@
-"""A trial as `hp_space` and `model_init` see it, and the verdict on its reports."""
+"""A trial as `hp_space` and `model_init` see it, in a study or with fixed parameters; the verdict on its reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a trial: how far it came, what it reported, how it ended."""
+"""The record of a trial: its state, what it reported, when it was trained, and which trial it repeats or extends."""
 
 from __future__ import annotations
 

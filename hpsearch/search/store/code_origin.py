@@ -18,6 +18,7 @@ _IN_0_8_0 = {
     "hpsearch.search.result.best_run": "hpsearch.search.best_run",
     "hpsearch.search.space.parameters": "hpsearch.search.parameters",
     "hpsearch.search.space.search_space": "hpsearch.search.space",
+    "hpsearch.search.trial_record": "hpsearch.search.trial",
     "hpsearch.searching.replay": "hpsearch.replay",
     "hpsearch.searching.opened_study": "hpsearch.stored_studies",
     "hpsearch.trainer.seq2seq": "hpsearch.seq2seq",

@@ -15,7 +15,8 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from ..search.learning_curves.curves import LatestModel, are_enough, candidates, is_plateau, propose, since
+from ..search.learning_curves.curves import LatestModel, since
+from ..search.learning_curves.proposal import are_enough, candidates, is_plateau, propose
 from ..search.metrics.objective import Objective
 from ..search.metrics.replicas import without_replicas
 from ..search.space.priors import Belief
@@ -29,7 +30,7 @@ Array = NDArray[np.float64]
 class CurveSampler(optuna.samplers.BaseSampler):
     """Proposes the parameters with the highest expected improvement at completion.
 
-    The model is that of `hpsearch.search.learning_curves.curves`.
+    They are chosen as `hpsearch.search.learning_curves.proposal` says.
     Parameters that only some trials have (branches) are taken to be at the middle of their range in the others, those
     that are compared before one is chosen among them.
 

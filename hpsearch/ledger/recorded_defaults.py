@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..search.decisions.ladder import FEW, FEW_OF_A_BUDGET, LADDER_OF_0_8_0, NEVER_FEW, Ladder, ladder_for
 from ..search.decisions.training_budget import expected_trials
-from ..search.learning_curves.curves import count_at_random
+from ..search.learning_curves.proposal import count_at_random
 from ..search.study import Study
 from ..system.json_types import JsonObject
 

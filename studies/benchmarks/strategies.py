@@ -22,7 +22,8 @@ from hpsearch.search.decisions.promotion_at_rungs import Rating, Rungs
 from hpsearch.search.decisions.repeats import Confirmation, Repeats
 from hpsearch.search.decisions.training_budget import TrainingBudget, expected_trials
 from hpsearch.search.learning_curves.cost import WorkModel, work_model
-from hpsearch.search.learning_curves.curves import Curve, LatestModel, are_enough, count_at_random, propose, since
+from hpsearch.search.learning_curves.curves import Curve, LatestModel, since
+from hpsearch.search.learning_curves.proposal import are_enough, count_at_random, propose
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.metrics.replicas import without_replicas
 from hpsearch.search.metrics.selection import best_records, cost_of, ranking, select_report

@@ -21,7 +21,7 @@ from hpsearch.ledger.branches import branches_of, branches_shown
 from hpsearch.ledger.curve_data import CurveData
 from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.ledger.unit_cube import Cube
-from hpsearch.search.learning_curves import curves
+from hpsearch.search.learning_curves import curves, proposal
 from hpsearch.search.metrics.objective import resolve_objectives
 
 [OBJECTIVE] = resolve_objectives("loss", "minimize", has_metrics=False)
@@ -239,7 +239,7 @@ def test_decisions_leave_the_other_cores_to_the_trials(monkeypatch: pytest.Monke
 
     def propose(*args: Any) -> Any:
         counts.extend(threads())
-        return curves.propose(*args)
+        return proposal.propose(*args)
 
     monkeypatch.setattr(curve_sampler, "propose", propose)
     with threadpool_limits(2, "blas"):

@@ -13,16 +13,9 @@ from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.ledger.unit_cube import Cube, Tried
-from hpsearch.search.learning_curves.curves import (
-    MOST_AT_RANDOM,
-    Curve,
-    LatestModel,
-    is_plateau,
-    model_of,
-    observe,
-    propose,
-)
+from hpsearch.search.learning_curves.curves import Curve, LatestModel, model_of, observe
 from hpsearch.search.learning_curves.gaussian_process import CurveModel, Observations, Posterior, fit
+from hpsearch.search.learning_curves.proposal import MOST_AT_RANDOM, is_plateau, propose
 from tests.support.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)

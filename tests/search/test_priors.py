@@ -10,7 +10,8 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int, SpaceError
-from hpsearch.search.learning_curves.curves import MOST_AT_RANDOM, Curve, LatestModel, propose
+from hpsearch.search.learning_curves.curves import Curve, LatestModel
+from hpsearch.search.learning_curves.proposal import MOST_AT_RANDOM, propose
 from hpsearch.search.space.priors import Belief
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer

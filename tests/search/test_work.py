@@ -14,7 +14,8 @@ import pytest
 from hpsearch import Float, Int, Report, TrialRecord, TrialState
 from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.search.learning_curves.cost import Work, WorkModel, in_one_unit, work_model, work_of
-from hpsearch.search.learning_curves.curves import Curve, LatestModel, propose
+from hpsearch.search.learning_curves.curves import Curve, LatestModel
+from hpsearch.search.learning_curves.proposal import propose
 from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.small_trainer import TwoLayers, small_trainer
 

@@ -149,21 +149,18 @@ class CurveModel:
         variance = a + b + c - np.einsum("ij,ij->j", spread, spread)
         return between @ self._weights, np.sqrt(np.maximum(variance, 1e-9))
 
-    def improvement(self, points: Array, widened: float = 1.0) -> Array:
+    def improvement(self, points: Array) -> Array:
         """Return the expected improvement at completion over the best report so far.
 
         Args:
             points: (m, d), parameters in the unit cube.
-            widened: by which the standard deviations are multiplied.
         """
-        mean, deviation = self.expect(points)
-        deviation = deviation * widened
-        z = (mean - self.best) / deviation
-        return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
+        means, deviations = self.expect(points)
+        return expected_improvement(means - self.best, deviations)
 
-    def improvement_for_work(self, points: Array, work: WorkModel | None, widened: float = 1.0) -> Array:
+    def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
         """Return the expected improvement, less for trials that cost more; see `cost.py`."""
-        improvement = self.improvement(points, widened)
+        improvement = self.improvement(points)
         return improvement if work is None else improvement * work.weights(points)
 
     def believing(self, points: Array) -> CurveModel:
@@ -193,6 +190,22 @@ class CurveModel:
         believes._logs = np.concatenate([self._logs, logs])
         believes._weights = cho_solve((believes._factor, True), believes._values, check_finite=False)
         return believes
+
+
+def expected_improvement(gains: Array, deviations: Array) -> Array:
+    """Return the expected values of gains that are normally distributed, where losses count as none.
+
+    Args:
+        gains: (m,), their means.
+        deviations: (m,), their standard deviations, above 0.
+
+    Source: Jones, Schonlau, Welch: Efficient Global Optimization of Expensive Black-Box Functions (1998), section 4.1.
+
+    >>> expected_improvement(np.array([0.0, 2.0, -2.0]), np.array([1.0, 0.1, 0.1])).round(4)
+    array([0.3989, 2.    , 0.    ])
+    """
+    z = gains / deviations
+    return np.asarray(deviations * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
 
 def fit(observations: Observations) -> Array:

@@ -17,7 +17,7 @@ import pytest
 # Before numpy is imported: two threads take ten times as long for small matrices where the cores are busy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from tests.support import migrations
+from tests.support import disk, migrations
 from tests.support.clock import clock as clock
 from tests.support.command_line import made as made
 from tests.support.postgresql import postgresql as postgresql
@@ -51,6 +51,14 @@ def _frozen_objects_are_not_counted() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _migrations_are_read_once() -> None:
     migrations.read_once()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _the_disk_is_not_waited_for() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        disk.wait_for_nothing(patch)
+        disk.write_tables_once(patch)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -289,9 +289,14 @@ def sync_tree(folder: Path) -> None:
     """Make sure that all that is in a folder is on the disk."""
     for entry in folder.rglob("*"):
         if entry.is_file():
-            with open(entry, "rb") as stream:
-                os.fsync(stream.fileno())
+            sync_file(entry)
     _sync_folder(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make sure that a file is on the disk."""
+    with open(path, "rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,6 +13,5 @@ from hpsearch.ledger.storage import open_storage
 
 class TestJournal(StorageTestCase):
     @pytest.fixture
-    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> optuna.storages.BaseStorage:
-        monkeypatch.setattr("os.fsync", lambda file: None)  # two thirds of the seconds, and no test cuts the power
+    def storage(self, tmp_path: Path) -> optuna.storages.BaseStorage:
         return open_storage("journal", tmp_path)

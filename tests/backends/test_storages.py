@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shlex
+import sqlite3
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StorageError, StudyError
-from hpsearch.ledger.storage import naming_the_storage, open_storage
+from hpsearch.ledger.storage import close, naming_the_storage, open_storage
 from tests.support.postgresql import PostgreSQL, server_or_skip
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
@@ -72,6 +75,22 @@ def test_a_study_goes_on_in_every_storage(tmp_path: Path, storage: Any, undistur
     assert_nothing_is_left_over(tmp_path / "study")
     assert (tmp_path / "study" / "study.db").exists() is (storage is None)
     assert (tmp_path / "study" / "study.log").exists() is (storage == "journal")
+
+
+def test_a_new_database_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, link = [], os.link
+    monkeypatch.setattr("os.fsync", lambda file: done.append(os.path.getsize(file)))
+
+    def take_name(partial: Path, path: Path) -> None:
+        done.append(path.name)
+        link(partial, path)
+
+    monkeypatch.setattr("os.link", take_name)
+    close(open_storage(None, tmp_path))
+    assert done == [(tmp_path / "study.db").stat().st_size, "study.db"]
+    assert [each.name for each in tmp_path.iterdir()] == ["study.db"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_what_is_not_a_storage_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def _make_sqlite(path: Path) -> None:
 
 
 def _write_tables(path: Path) -> None:
-    """Write a database with Optuna's tables; to wait for the disk at each of them would take most of the time."""
+    """Write a database with Optuna's tables, without waiting for the disk: the caller syncs the file."""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(path)
@@ -245,7 +245,7 @@ def _write_tables(path: Path) -> None:
         return connection
 
     optuna.storages.RDBStorage(sqlite_url(path), engine_kwargs={"creator": connect}).engine.dispose()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    with contextlib.closing(connect()) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
 
 

@@ -294,8 +294,8 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make sure that a file is on the disk."""
-    with open(path, "rb") as stream:
+    """Make sure that a file is on the disk; Windows does that only for a file that is open for writing."""
+    with open(path, "r+b" if os.name == "nt" else "rb") as stream:
         os.fsync(stream.fileno())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import shlex
@@ -20,6 +21,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StorageError, StudyError
+from hpsearch.ledger import storage as storage_module
 from hpsearch.ledger.storage import close, naming_the_storage, open_storage
 from tests.support.postgresql import PostgreSQL, server_or_skip
 from tests.support.search_processes import (
@@ -91,6 +93,23 @@ def test_a_new_database_is_on_the_disk_before_it_has_its_name(tmp_path: Path, mo
     assert [each.name for each in tmp_path.iterdir()] == ["study.db"]
     with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_making_a_database_waits_for_the_disk_at_none_of_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, statements = sqlite3.connect, list[list[str]]()
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        statements.append([])
+        connection.set_trace_callback(statements[-1].append)
+        return connection
+
+    monkeypatch.setattr("sqlite3.connect", traced)
+    inspect.unwrap(storage_module._write_tables)(tmp_path / "study.db")
+    assert {each[0].rstrip("; ") for each in statements} == {"PRAGMA synchronous=OFF"}
+    assert any("CREATE TABLE" in statement for each in statements for statement in each)
 
 
 def test_what_is_not_a_storage_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +180,29 @@ def test_a_local_optimum_that_is_exhausted_is_left() -> None:
     chosen = [point for point in proposed if point is not None]  # not drawn at random
     assert len(chosen) > 10
     assert np.mean([np.abs(point - 0.3).max() > 0.5 for point in chosen]) > 0.5
+
+
+def test_a_second_look_predicts_only_what_it_varies_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted: list[int] = []
+    expect = CurveModel.expect
+
+    def counted(model: CurveModel, points: Any) -> Any:
+        predicted.append(len(points))
+        return expect(model, points)
+
+    monkeypatch.setattr(CurveModel, "expect", counted)
+    for little, counts in ((0.0, [720, 150, 150, 150]), (math.inf, [720, 150, 150, 150, 150, 150, 150])):
+        monkeypatch.setattr("hpsearch.search.learning_curves.proposal._LITTLE", little)
+        predicted.clear()
+        assert propose(curves(30), [], random()) is not None
+        assert predicted == counts
+
+
+def test_that_all_trials_are_costly_is_no_sign_of_an_exhausted_optimum() -> None:
+    costly: Any = SimpleNamespace(weights=lambda points: np.full(len(points), 1e-6))
+    chosen = propose(curves(30), [], random(), work=costly)
+    assert chosen is not None
+    assert np.array_equal(chosen, propose(curves(30), [], random()))
 
 
 def test_two_workers_are_not_sent_to_the_same_place() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def write_tables_once(patch: pytest.MonkeyPatch) -> None:
 
     write, known = storage._write_tables, list[bytes]()
 
+    @functools.wraps(write)
     def copy(path: Path) -> None:
         if known:
             path.write_bytes(known[0])

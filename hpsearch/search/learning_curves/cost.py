@@ -51,6 +51,11 @@ class WorkModel:
         return np.asarray(np.exp(-_POWER * logs))
 
 
+def work_weights(work: WorkModel | None, points: Array) -> Array:
+    """Return by what to multiply what is expected of trials, (m,) of points (m, d); 1 where no work is known."""
+    return np.ones(len(points)) if work is None else work.weights(points)
+
+
 def work_model(points: Array, works: Array) -> WorkModel | None:
     """Return the model of these works; None if all are equal, or there are not two of them."""
     if len(works) < 2 or np.ptp(np.log(works)) < _SAME:

@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
 from ..metrics.selection import BROKEN
-from .cost import WorkModel
+from .cost import WorkModel, work_weights
 
 Array = NDArray[np.float64]
 
@@ -160,8 +160,7 @@ class CurveModel:
 
     def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
         """Return the expected improvement, less for trials that cost more; see `cost.py`."""
-        improvement = self.improvement(points)
-        return improvement if work is None else improvement * work.weights(points)
+        return self.improvement(points) * work_weights(work, points)
 
     def believing(self, points: Array) -> CurveModel:
         """Return a model that also has the running trials, with their expected values at completion.
@@ -193,7 +192,7 @@ class CurveModel:
 
 
 def expected_improvement(gains: Array, deviations: Array) -> Array:
-    """Return the expected values of gains that are normally distributed, where losses count as none.
+    """Return the expected improvements, (m,): of normally distributed gains, where a loss counts as 0.
 
     Args:
         gains: (m,), their means.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..space.priors import Belief
-from .cost import WorkModel
+from .cost import WorkModel, work_weights
 from .curves import Curve, model_of, since
 from .gaussian_process import CurveModel, expected_improvement, tolerance_of
 
@@ -47,8 +47,8 @@ def propose(
 
     At random are the first ones, a tenth of the others, and all on a plateau, where nothing can be learnt. Else many
     random points, and some near the best trials so far, are compared by their expected improvement at the end of the
-    training, and the best of them varied in turn. If hardly any improvement is expected, they are compared and varied
-    again with larger standard deviations, so that the search leaves a local optimum that it has exhausted.
+    training, and the best of them varied in turn. If hardly any improvement is expected, those that were drawn are
+    compared and varied again with larger standard deviations, so that the search leaves an exhausted local optimum.
 
     Args:
         curves: of the trials so far, in their order.
@@ -71,59 +71,60 @@ def propose(
     running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
     model = model_by(curves).believing(running)
 
-    def forecast(points: Array) -> _Forecasts:
-        believed = np.ones(len(points)) if belief is None else belief.weights(points, len(curves))
-        worth = believed if work is None else believed * work.weights(points)
+    def predict(points: Array) -> _Predictions:
+        weights = work_weights(work, points)
+        if belief is not None:
+            weights = weights * belief.weights(points, len(curves))
         means, deviations = model.expect(points)
-        return _Forecasts(points, means - model.best, deviations, worth)
+        return _Predictions(points, means - model.best, deviations, weights)
 
-    def refined(forecasts: _Forecasts, widened: float = 1.0) -> _Forecasts:
+    def refined(predictions: _Predictions, widened: float = 1.0) -> _Predictions:
         for step in _FINE_STEPS:
-            tops = forecasts.points[np.argsort(-forecasts.expected(widened))[:_REFINED]]
+            tops = predictions.points[np.argsort(-predictions.acquisition(widened))[:_REFINED]]
             tops = np.repeat(tops, _VARIATIONS, axis=0)
             further = valid(_varied(tops, np.full((len(tops), 1), step), random))
-            forecasts = forecasts.and_also(forecast(further))
-        return forecasts
+            predictions = predictions.followed_by(predict(further))
+        return predictions
 
     near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
     points = valid(np.concatenate([candidates(curves, random), *near]))
     if not len(points):
         return None
-    drawn = forecast(points)
-    forecasts = refined(drawn)
-    best = int(forecasts.expected().argmax())
-    if forecasts.improvement()[best] < _LITTLE:
-        forecasts = refined(drawn, _WIDENED)
-        best = int(forecasts.expected(_WIDENED).argmax())
-    return np.asarray(forecasts.points[best])
+    drawn = predict(points)
+    found = refined(drawn)
+    best = int(found.acquisition().argmax())
+    if found.improvement()[best] < _LITTLE:  # begin again with those drawn: the others are near the exhausted optimum
+        found = refined(drawn, _WIDENED)
+        best = int(found.acquisition(_WIDENED).argmax())
+    return np.asarray(found.points[best])
 
 
-class _Forecasts(NamedTuple):
-    """What the model expects of m points.
+class _Predictions(NamedTuple):
+    """Predictions of the model for m points.
 
     Attributes:
         points: (m, d), in the unit cube.
         gains: (m,), the means at completion, less the best value so far.
         deviations: (m,), their standard deviations.
-        worth: (m,), by which an improvement is multiplied, for the work of trials and for what is believed.
+        weights: (m,), of the expected improvements, for the cost and the prior.
     """
 
     points: Array
     gains: Array
     deviations: Array
-    worth: Array
+    weights: Array
 
     def improvement(self, widened: float = 1.0) -> Array:
         """Return the expected improvements, (m,), with standard deviations multiplied by `widened`."""
         return expected_improvement(self.gains, widened * self.deviations)
 
-    def expected(self, widened: float = 1.0) -> Array:
-        """Return what the improvements are worth, (m,)."""
-        return self.improvement(widened) * self.worth
+    def acquisition(self, widened: float = 1.0) -> Array:
+        """Return the weighted expected improvements, (m,)."""
+        return self.improvement(widened) * self.weights
 
-    def and_also(self, others: _Forecasts) -> _Forecasts:
-        """Return these and others."""
-        return _Forecasts(*map(np.concatenate, zip(self, others, strict=True)))
+    def followed_by(self, others: _Predictions) -> _Predictions:
+        """Return these predictions and then the others."""
+        return _Predictions(*map(np.concatenate, zip(self, others, strict=True)))
 
 
 def count_at_random(n_trials: int, is_limited: bool = False) -> int:

@@ -23,6 +23,7 @@ from torch.distributed import run
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchListener, TrialRecord
+from hpsearch.system.files import write_json
 from hpsearch.trial import distributed_ranks
 from tests.support import warm
 from tests.support.launch import run_warm, torchrun
@@ -162,7 +163,7 @@ def main() -> None:
         raise
     finally:
         told = {"end": end, "events": events.counted}
-        (diary / f"end-{restart}-{RANK}.json").write_text(json.dumps(told))
+        write_json(diary / f"end-{restart}-{RANK}.json", told)  # the agent may kill this process meanwhile
     sys.stdout.flush()
     os._exit(0)  # gloo may abort a process that ends in the ordinary way
 

@@ -16,7 +16,7 @@ test: $(VENV)/.dev
 
 # What `make test` leaves out.
 test-full: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "(process or ray or distributed or docs or fault or packages) and not smoke"
+	$(BIN)/python -m pytest $(PARALLEL) -m "(process or ray or distributed or docs or fault or packages or slow) and not smoke"
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) -m ""

@@ -89,6 +89,7 @@ def make_group() -> Iterator[Callable[[], Group]]:
         distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_lost_store_is_noticed_while_a_trial_runs(make_group: Callable[[], Group]) -> None:
     group = make_group()
     group.ranks.check_connected()

@@ -360,6 +360,7 @@ def test_several_evaluation_sets_make_one_report_and_any_of_their_metrics_can_be
         assert "eval_easy_loss" in record.reports[-1].metrics
 
 
+@pytest.mark.slow
 def test_trials_are_compared_after_the_same_amount_of_data(tmp_path: Path, capsys: Any) -> None:
     """Row 11: the resource is data seen, not steps; the pruner is said."""
     space = {"per_device_train_batch_size": Categorical((4, 8))}
@@ -401,6 +402,7 @@ def test_a_pruner_without_a_metric_to_prune_several_objectives_by_is_refused_bef
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["no", "epoch"])
 def test_only_the_best_trials_keep_a_checkpoint(tmp_path: Path, strategy: str) -> None:
     """Row 18: retention is study-wide, and one folder holds one study."""
@@ -498,6 +500,7 @@ def test_a_failed_search_leaves_the_trainer_and_the_callers_random_streams_as_th
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.feature(15)
 def test_same_trial_same_numbers_first_last_alone_or_after_a_failed_one(tmp_path: Path) -> None:
     """One configuration, run in every place of a study, and as a plain training, gives bit-identical reports."""

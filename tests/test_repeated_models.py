@@ -75,6 +75,7 @@ def test_a_search_seed_that_lacks_a_side_or_a_training_run_is_left_out(
     assert "once 0, repeats 1" in summary(file, capsys, "01")
 
 
+@pytest.mark.slow
 def test_both_sides_have_the_same_budget_and_only_one_has_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def small(*_: Any) -> real_tasks.Task:
         task = real_tasks.make_digits(Path(), epoch=64)

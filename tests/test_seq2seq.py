@@ -170,6 +170,7 @@ def taught(lesson: Seq2SeqTrainer, tmp_path: Path) -> Seq2SeqTrainer:
     return make_trainer(tmp_path, model=copy.deepcopy(lesson.model), generation_max_length=8)
 
 
+@pytest.mark.slow
 @pytest.mark.feature(125)
 def test_a_tiny_t5_learns_to_reverse_words_it_has_not_seen(lesson: Seq2SeqTrainer, taught: Seq2SeqTrainer) -> None:
     matches = [entry["eval_exact_match"] for entry in lesson.state.log_history if "eval_exact_match" in entry]
@@ -234,6 +235,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert np.allclose(our_array, their_array, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_log_history_and_generated_predictions_are_those_of_transformers(tmp_path: Path, case: str) -> None:
     ours = train_and_predict(tmp_path / "ours", Seq2SeqTrainer, **copy.deepcopy(CASES[case]))
@@ -241,6 +243,7 @@ def test_log_history_and_generated_predictions_are_those_of_transformers(tmp_pat
     assert_same(ours, theirs)
 
 
+@pytest.mark.slow
 def test_label_smoothing_needs_no_decoder_inputs_from_the_collator(tmp_path: Path) -> None:
     theirs_model = seeded_t5()
     theirs = train_and_predict(
@@ -321,6 +324,7 @@ def test_each_of_several_evaluation_sets_is_generated_with_the_arguments_of_the_
     assert {"eval_some_exact_match", "eval_others_exact_match"} <= metrics.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.feature(125)
 def test_max_length_cuts_what_is_generated(taught: Seq2SeqTrainer) -> None:
     whole = [letters_of(row) for row in taught.predict(UNSEEN[:20]).predictions]
@@ -359,6 +363,7 @@ def test_the_number_of_beams_of_a_call_of_the_arguments_and_of_the_model_reaches
     assert says(trainer) == four_beams
 
 
+@pytest.mark.slow
 def test_a_length_that_was_asked_for_wins_over_the_new_tokens_of_the_models_generation_config(
     taught: Seq2SeqTrainer,
 ) -> None:
@@ -404,6 +409,7 @@ def test_arguments_for_generation_that_have_no_effect_are_not_ignored_in_silence
     ]
 
 
+@pytest.mark.slow
 def test_decoder_inputs_that_are_the_shifted_labels_do_not_give_the_answer_away(taught: Seq2SeqTrainer) -> None:
     words = UNSEEN[:10]
     wrong = [{**word, "labels": [2] * 4 + [END]} for word in words]
@@ -416,6 +422,7 @@ def test_decoder_inputs_that_are_the_shifted_labels_do_not_give_the_answer_away(
     assert [letters_of(row) for row in with_model.predict(wrong).predictions] == [letters_of(row) for row in free]
 
 
+@pytest.mark.slow
 def test_decoder_inputs_of_another_length_are_a_beginning_to_go_on_from(taught: Seq2SeqTrainer) -> None:
     words = [{**word, "decoder_input_ids": [PAD, 6, 6]} for word in UNSEEN[:10]]
     unlabelled = [{name: value for name, value in word.items() if name != "labels"} for word in words]
@@ -426,6 +433,7 @@ def test_decoder_inputs_of_another_length_are_a_beginning_to_go_on_from(taught: 
 # Shapes.
 
 
+@pytest.mark.slow
 @pytest.mark.feature(125)
 def test_predictions_of_uneven_length_become_one_array_padded_with_the_pad_token(taught: Seq2SeqTrainer) -> None:
     words = [*reversals(["abc"]), *reversals(["abcd"] * 2)]
@@ -453,6 +461,7 @@ def test_an_untrained_model_that_never_ends_is_cut_at_one_length_in_every_batch(
     assert not (predictions == -100).any()
 
 
+@pytest.mark.slow
 def test_longer_labels_than_predictions_stay_whole(taught: Seq2SeqTrainer) -> None:
     long = [{"input_ids": [2, 3, END], "labels": [2] * 24 + [END]}]
     output = taught.predict(long)
@@ -460,6 +469,7 @@ def test_longer_labels_than_predictions_stay_whole(taught: Seq2SeqTrainer) -> No
     assert output.label_ids.tolist() == [[2] * 24 + [END]]
 
 
+@pytest.mark.slow
 def test_predictions_without_labels_have_no_loss(taught: Seq2SeqTrainer) -> None:
     words = [{"input_ids": word["input_ids"]} for word in UNSEEN[:4]]
     output = taught.predict(words, metric_key_prefix="new")
@@ -469,6 +479,7 @@ def test_predictions_without_labels_have_no_loss(taught: Seq2SeqTrainer) -> None
     assert not {"new_loss", "new_exact_match"} & output.metrics.keys()
 
 
+@pytest.mark.slow
 def test_predictions_with_labels_have_metrics_under_their_prefix(taught: Seq2SeqTrainer) -> None:
     metrics = taught.predict(UNSEEN[:20]).metrics
     assert metrics["test_exact_match"] > 0.9
@@ -625,6 +636,7 @@ def test_a_model_that_cannot_generate_is_refused(tmp_path: Path) -> None:
 # Recipe and search.
 
 
+@pytest.mark.slow
 def test_with_arguments_gives_a_trainer_that_generates_otherwise_and_leaves_the_first_alone(
     taught: Seq2SeqTrainer,
 ) -> None:
@@ -645,6 +657,7 @@ def test_callbacks_see_arguments_of_the_kind_they_know(tmp_path: Path) -> None:
     assert callback.generates
 
 
+@pytest.mark.slow
 def test_a_search_is_decided_by_what_the_models_generate(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,

@@ -162,6 +162,7 @@ class Rising(Task):
         return self.curves(points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
 @pytest.mark.parametrize(("workers", "has_lengths"), [(1, False), (3, True)])
 def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int, has_lengths: bool) -> None:
@@ -189,6 +190,7 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int,
     assert BUDGET * EPOCHS - workers <= spent <= (BUDGET + workers) * EPOCHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_search_of_so_many_trials_begins_them_all_and_returns_one_that_was_trained_to_its_end(
@@ -220,6 +222,7 @@ class Hill(Task):
         return np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
 
 
+@pytest.mark.slow
 def test_ours_is_far_ahead_of_random_parameters_and_of_the_peer_where_parameters_matter() -> None:
     def regret(strategy: str) -> float:
         found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 12.0).seen[-1][1] for seed in range(4)]
@@ -410,6 +413,7 @@ def grid(side: int = 4, epochs: int = 18, diverged: float = -math.inf) -> Grid:
     return Grid("grid", points, scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_of_a_table_each_configuration_is_trained_once_and_the_search_ends_with_the_last_one(
@@ -423,6 +427,7 @@ def test_of_a_table_each_configuration_is_trained_once_and_the_search_ends_with_
     assert searched.results[-1][1] in task.curves(np.array(strategy.points))[:, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
 def test_a_training_that_diverges_is_no_result_and_ends_no_search(name: str) -> None:
     task = grid(diverged=0.5)
@@ -458,6 +463,7 @@ def test_a_proposal_becomes_the_nearest_configuration_that_was_not_tried() -> No
     assert SyntheticTasks().task("synthetic-0").snap(proposal, [proposal]) is proposal
 
 
+@pytest.mark.slow
 def test_among_scattered_configurations_a_proposal_becomes_one_that_ends_alike() -> None:
     pytest.importorskip("sklearn")
     random = np.random.default_rng(0)

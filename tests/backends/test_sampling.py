@@ -69,6 +69,7 @@ def choices(best: BestRun) -> list[dict[str, Any]]:
     return [record.params for record in best.run_summary.records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_sessions_choose_what_a_single_session_chooses(tmp_path: Path, name: str) -> None:
     if name == "cma_es" and importlib.util.find_spec("cmaes") is None:

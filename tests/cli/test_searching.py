@@ -29,6 +29,7 @@ def test_the_same_command_again_has_nothing_to_do(here: Path, told: Told) -> Non
     assert len(states(here / "runs/spirals")) == TRIALS
 
 
+@pytest.mark.slow
 def test_resume_goes_on_from_anywhere_with_the_options_of_the_run(
     here: Path, told: Told, tmp_path: Path, monkeypatch: object
 ) -> None:
@@ -131,6 +132,7 @@ study = SearchPlan(train, {"x": Float(-3.0, 3.0)}, n_trials=9, study_name="loop"
 """
 
 
+@pytest.mark.slow
 def test_the_last_step_of_a_function_is_an_option_of_run_and_resume(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +352,7 @@ study = hpsearch.SearchPlan(make_trainer, space, n_trials=2)
 """
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_set_is_not_searched(here: Path, told: Told) -> None:
     code, out, err = told("run", "first/study.py", "-n", "2", "--study-name", "set", "--set", "learning_rate=0.01")
     assert code == 0, err

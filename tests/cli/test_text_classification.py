@@ -71,6 +71,7 @@ def test_a_study_of_toml_may_have_a_budget_in_place_of_a_number_of_trials(here: 
     assert "1 trial: 1 complete; 1 of 1 full training runs" in out
 
 
+@pytest.mark.slow
 def test_a_csv_and_a_model_are_enough_and_the_best_model_knows_its_labels(here: Path, told: Told) -> None:
     code, out, err = told("run", "study.toml")
     assert code == 0, err
@@ -83,6 +84,7 @@ def test_a_csv_and_a_model_are_enough_and_the_best_model_knows_its_labels(here: 
     assert model.config.id2label == {0: "bad", 1: "good"}
 
 
+@pytest.mark.slow
 def test_it_learns_with_a_space_of_its_own_another_metric_and_a_file_to_validate_on(here: Path, told: Told) -> None:
     pytest.importorskip("sklearn")
     write_csv(here / "held-out.csv", sentences(60, seed=1))
@@ -154,6 +156,7 @@ def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told
     assert (session["arguments"]["learning_rate"], session["arguments"]["num_train_epochs"]) == (2e-3, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reviews (v2).csv", "_reviews.csv"])
 def test_a_study_gets_a_name_of_its_data_that_can_name_a_folder(here: Path, told: Told, name: str) -> None:
     (here / "reviews.csv").rename(here / name)
@@ -163,6 +166,7 @@ def test_a_study_gets_a_name_of_its_data_that_can_name_a_folder(here: Path, told
     assert (here / "runs" / {"_reviews.csv": "reviews"}.get(name, "reviews-v2") / "best.json").is_file()
 
 
+@pytest.mark.slow
 def test_pairs_of_texts_and_numbered_labels_are_read_from_json_lines(here: Path, told: Told) -> None:
     lines = [
         json.dumps({"first": one, "second": other, "same": int(label == another)})

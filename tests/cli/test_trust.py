@@ -360,6 +360,7 @@ def assert_harmless(place: Place, capfd: pytest.CaptureFixture[str], act: Callab
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @FEW
 @given(content=COMMANDS | JSON)
 def test_no_command_file_from_someone_else_runs_opens_or_writes_anything(

@@ -40,6 +40,7 @@ def test_a_trial_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> 
     assert_nothing_is_left_over(tmp_path / "study")
 
 
+@pytest.mark.slow
 def test_epochs_alone_limit_a_search_to_the_trials_that_they_allow(tmp_path: Path) -> None:
     best = search(tmp_path, None, trainer={"num_train_epochs": 1, "eval_strategy": "no"}, max_epochs=22)
     assert states(best) == ["complete"] * 22
@@ -47,6 +48,7 @@ def test_epochs_alone_limit_a_search_to_the_trials_that_they_allow(tmp_path: Pat
     assert states(again) == ["complete"] * 23
 
 
+@pytest.mark.slow
 def test_a_time_limit_alone_starts_trials_until_the_time_is_over(tmp_path: Path, clock: Clock) -> None:
     class TakesASecond(TrainerCallback):
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -111,6 +113,7 @@ def test_the_epochs_of_failed_trials_are_used_up_too(tmp_path: Path) -> None:
     assert records_of(best)[0].epochs in (1.25, 1.5), "with or without the update that it failed in"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "save_strategy", "eval_strategy"),
     [

@@ -60,7 +60,8 @@ PLANS = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("kills", "of_each_phase"), [pytest.param(10, 0, marks=pytest.mark.smoke, id="ten"), pytest.param(200, 8, id="all")]
+    ("kills", "of_each_phase"),
+    [pytest.param(3, 0, marks=pytest.mark.smoke, id="three"), pytest.param(200, 8, id="all")],
 )
 def test_a_search_killed_again_and_again_ends_like_one_that_was_not(
     tmp_path: Path, kills: int, of_each_phase: int

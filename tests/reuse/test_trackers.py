@@ -75,6 +75,7 @@ def test_tensorboard_holds_the_arguments_and_the_configuration_as_text(tmp_path:
     assert json.loads(texts["model_config"])["hidden_size"] == 32
 
 
+@pytest.mark.slow
 def test_what_is_logged_after_training_is_added_to_what_training_wrote(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     trainer = line_trainer(tmp_path, report_to="tensorboard")
@@ -324,6 +325,7 @@ def test_integrations_are_given_the_kinds_they_were_written_for() -> None:
     assert issubclass(control, TrainerControl)
 
 
+@pytest.mark.slow
 @pytest.mark.feature(108)
 def test_every_event_that_an_integration_hears_is_fired_by_our_trainer() -> None:
     heard = {event for kind in INTEGRATION_TO_CALLBACK.values() for event in reads_of(kind).keywords}

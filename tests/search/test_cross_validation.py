@@ -182,6 +182,7 @@ def test_a_refit_trains_the_best_parameters_on_all_data_once(tmp_path: Path) -> 
     assert (tmp_path / "study" / "refit" / "weights" / "refit.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_no_other_process_trains_the_same_refit_meanwhile(tmp_path: Path) -> None:
     lock = file_lock(tmp_path / "study" / REFIT_LOCK, thread_local=False)
     free: list[bool] = []
@@ -197,6 +198,7 @@ def test_no_other_process_trains_the_same_refit_meanwhile(tmp_path: Path) -> Non
     assert free == [False]
 
 
+@pytest.mark.slow
 def test_a_refit_ends_after_the_median_of_what_the_folds_selected(tmp_path: Path) -> None:
     heard = HearsNotices()
     length = {"num_train_epochs": 4, "learning_rate": 0.5}
@@ -244,6 +246,7 @@ def test_the_test_set_is_for_the_model_of_all_data(tmp_path: Path) -> None:
     assert best.test_metrics["test_accuracy"] == expected
 
 
+@pytest.mark.slow
 def test_an_interrupted_refit_is_done_by_the_same_call(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole", refit=True)
     trials = len(whole.run_summary.records)
@@ -256,6 +259,7 @@ def test_an_interrupted_refit_is_done_by_the_same_call(tmp_path: Path) -> None:
     assert best.load_model().output.weight.tolist() == whole.load_model().output.weight.tolist()
 
 
+@pytest.mark.slow
 def test_a_search_that_is_interrupted_in_a_fold_continues_as_one_that_was_not(tmp_path: Path) -> None:
     epochs = {"save_strategy": "epoch"}
     whole = search(tmp_path / "whole", trainer=epochs)
@@ -278,6 +282,7 @@ def test_a_fold_is_replayed_on_its_samples(tmp_path: Path) -> None:
         trainer.replay(number=number, progress=False)
 
 
+@pytest.mark.slow
 def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
     best = search(tmp_path, n_trials=9, folds=3, pruner="rungs", trainer={"num_train_epochs": 6})
     assert "pruned" in states(best)
@@ -286,6 +291,7 @@ def test_rungs_compare_trials_on_their_first_fold(tmp_path: Path) -> None:
         assert best.run_summary.records[each.replica.trial].state is TrialState.COMPLETE
 
 
+@pytest.mark.slow
 def test_further_folds_are_not_pruned_and_the_model_learns_from_first_folds_only(tmp_path: Path) -> None:
     best = search(tmp_path, n_trials=8, folds=3, pruner="median", trainer={"num_train_epochs": 4})
     assert {each.state for each in further(best)} == {TrialState.COMPLETE}
@@ -336,6 +342,7 @@ def test_what_cannot_be_is_refused_before_any_trial(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.slow
 def test_a_study_keeps_its_folds(tmp_path: Path) -> None:
     search(tmp_path, n_trials=1)
     with pytest.raises(StudyError, match=r"another cross-validation: '4 folds by KFold.*', now '3 folds by"):

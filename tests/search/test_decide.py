@@ -296,6 +296,7 @@ def by_hand(now: Snapshot) -> Snapshot:
     return replace(now, by_hand=promoted, rating=lambda candidates, known: [each.number % 5 for each in candidates])
 
 
+@pytest.mark.slow
 @searches
 @given(
     ladder=ladders,
@@ -324,6 +325,7 @@ def test_each_trial_of_the_total_begins_once_and_comes_to_an_end(
         assert search.count(TrialState.COMPLETE) > 0
 
 
+@pytest.mark.slow
 @searches
 @given(ladder=ladders, budget=st.floats(1.0, 12.0), workers=st.integers(1, 8), seed=st.integers(0, 1000))
 def test_a_budget_is_not_overshot_and_completes_a_trial(ladder: Ladder, budget: float, workers: int, seed: int) -> None:
@@ -336,6 +338,7 @@ def test_a_budget_is_not_overshot_and_completes_a_trial(ladder: Ladder, budget: 
     assert search.count(TrialState.RUNNING, TrialState.INTERRUPTED) == 0
 
 
+@pytest.mark.slow
 @searches
 @given(
     ladder=ladders,
@@ -403,6 +406,7 @@ def test_a_search_ends_at_once_when_a_limit_is_reached_and_selects_the_best_paus
     assert min([*results, *stopped]) <= min(left)
 
 
+@pytest.mark.slow
 def test_two_hundred_workers_search_as_few_do() -> None:
     search = SimulatedSearch(Rules(400, rungs(400, ladder=ladder_for(1000))), 200, evaluations=18)
     assert search.run() == End()

@@ -174,6 +174,7 @@ def test_a_study_of_0_8_0_keeps_what_all_of_them_had() -> None:
     assert [old.first(study(n_trials)) for n_trials in (10, 50, 1000)] == [8, 16, 24]
 
 
+@pytest.mark.slow
 def test_a_try_out_of_three_trials_fixes_nothing_for_the_search_that_follows(tmp_path: Path) -> None:
     search(tmp_path, 1)
     assert json.loads((tmp_path / "study" / "study.json").read_text())[DEFAULTS] is None

@@ -37,6 +37,7 @@ def test_an_extended_trial_continues_from_the_checkpoint_with_the_schedule_of_it
         trainer.replay(number=2, progress=False)
 
 
+@pytest.mark.slow
 def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pruner": Ladder((1 / 2,), 2), "keep_checkpoints": None, "n_trials": 6}
     options["arguments"] = {"save_strategy": "epoch"}

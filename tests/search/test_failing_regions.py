@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpsearch import Float
 from hpsearch.ledger.curve_data import CurveData
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
@@ -57,6 +59,7 @@ def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) 
 MOST = 55.0  # from where on a model cannot be made; the best weight would be 70
 
 
+@pytest.mark.slow
 def test_with_rungs_the_place_where_models_cannot_be_made_is_left_although_it_is_promising(
     tmp_path: Path,
 ) -> None:

@@ -59,6 +59,7 @@ def fail(trial: Any) -> None:
     raise RuntimeError("out of luck")
 
 
+@pytest.mark.slow
 def test_with_the_cause_mended_a_search_has_all_its_trials(tmp_path: Path) -> None:
     broken = {"model_init": CountsModels(fail)}
     with pytest.raises(TooManyFailuresError):

@@ -97,6 +97,7 @@ def search(folder: Path, *callbacks: Any, progress: Any) -> Any:
     return trainer.hyperparameter_search(RATE, "loss", n_trials=12, progress=progress)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True], ids=["killed", "machine started again"])
 def test_trials_that_were_paused_in_memory_resume_and_if_their_checkpoints_are_lost_start_again(
     tmp_path: Path, memory: Path, is_lost: bool

@@ -376,6 +376,7 @@ def choices(folder: Path, steps: int) -> list[tuple[dict[str, Any], int]]:
         return [(each.params, len(each.reports)) for each in found.run_summary.records]
 
 
+@pytest.mark.slow
 def test_where_rungs_mislead_a_search_that_is_stopped_again_and_again_makes_the_same_choices(tmp_path: Path) -> None:
     whole = choices(tmp_path / "whole", 9999)
     later = [params["x"] for params, _ in whole[8:]]

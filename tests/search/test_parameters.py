@@ -92,6 +92,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from([Float, Int, Categorical]), st.lists(VALUES, max_size=2), st.dictionaries(OPTIONS, VALUES))
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_parameter_is_given_the_error_is_one_of_the_space(

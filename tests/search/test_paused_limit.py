@@ -99,6 +99,7 @@ class CountsCheckpoints(HearsNotices):
         self.counts.append(len({each.parent for each in self.folder.glob("study/*/checkpoint-*")}))
 
 
+@pytest.mark.slow
 def test_a_search_prunes_the_worst_of_those_that_wait_and_says_so_once(tmp_path: Path) -> None:
     events = CountsCheckpoints(tmp_path)
     best = search(tmp_path, 24, pruner="rungs", max_paused=4, preflight=False, progress=events, **weight_is_measured())

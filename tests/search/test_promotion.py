@@ -89,6 +89,7 @@ def worst(folder: Path) -> int:
     return max(pruned, key=lambda each: each.reports[0].value).number
 
 
+@pytest.mark.slow
 def test_one_that_is_promoted_while_nobody_searches_comes_first_in_the_next_session(tmp_path: Path) -> None:
     class Interrupts(Events):
         def on_trial_end(self, record: TrialRecord) -> None:

@@ -175,6 +175,7 @@ def search(folder: str, space: Any, n_trials: int = 2, **options: Any) -> tuple[
     return found, remembers.seen
 
 
+@pytest.mark.slow
 @settings(examples, max_examples=25)
 @given(space=spaces(), start=st.sampled_from([None, "defaults"]), seed=st.integers(0, 99))
 def test_a_search_in_a_good_space_runs_inside_it(space: dict[str, Parameter], start: str | None, seed: int) -> None:
@@ -347,6 +348,7 @@ def test_a_name_that_is_no_argument_is_refused_with_the_name(name: str) -> None:
     assert_refused(lambda: {name: Float(0.1, 0.2)}, repr(name))
 
 
+@pytest.mark.slow
 @settings(examples, max_examples=30)
 @given(
     name=st.sampled_from(["learning_rate", "seed", "lerning_rate", "optim", "per_device_train_batch_size"]),

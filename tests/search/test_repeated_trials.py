@@ -86,6 +86,7 @@ def test_the_model_is_that_of_the_run_nearest_to_the_mean_or_of_the_seed_that_is
     assert len(kept) == 3
 
 
+@pytest.mark.slow
 def test_a_search_that_is_interrupted_in_a_replica_continues_as_one_that_was_not(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     at = next(place for place, each in enumerate(whole.run_summary.records) if each.replica is not None)
@@ -106,6 +107,7 @@ def test_a_replica_is_replayed_with_its_own_seed(tmp_path: Path) -> None:
     assert replay.record.seed == 43
 
 
+@pytest.mark.slow
 def test_replicas_are_known_where_the_storage_is_lost(tmp_path: Path) -> None:
     before = search(tmp_path)
     (tmp_path / "study" / "study.db").unlink()
@@ -127,6 +129,7 @@ def test_the_last_line_names_the_limit_that_ended_the_search_before_its_repeats(
     assert max(each.replica.offset for each in replicas(search(tmp_path, **{**limit, **more}))) == 2
 
 
+@pytest.mark.slow
 def test_a_study_that_has_ended_is_confirmed_until_the_best_is_clear(tmp_path: Path) -> None:
     once = search(tmp_path, repeats=1)
     assert once.objective_std is once.chance_of_best is None
@@ -210,6 +213,7 @@ def test_the_model_of_each_run_is_built_with_its_seed(tmp_path: Path) -> None:
     assert trainer.evaluate(points(32, 9))["eval_loss"] == pytest.approx((best.test_metrics or {})["test_loss"])
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_queued_when_the_search_was_killed_is_not_queued_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +235,7 @@ def test_a_replica_that_was_queued_when_the_search_was_killed_is_not_queued_agai
     assert best_of(found) == best_of(whole)
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_killed_before_its_first_record_begins_again_and_is_not_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_by_default_it_is_the_best_trial_and_the_weights_are_the_same(searched: 
     assert all(torch.equal(weights, weights_of(found)[name]) for name, weights in weights_of(expected).items())
 
 
+@pytest.mark.slow
 def test_the_study_is_not_touched_and_goes_on_as_if_there_had_been_no_replay(tmp_path: Path) -> None:
     search(tmp_path / "a", 2, storage=None)
     search(tmp_path / "b", 2, storage=None)

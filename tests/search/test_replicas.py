@@ -254,6 +254,7 @@ def test_the_last_lines_name_the_mean_the_chance_the_provisional_ones_and_missin
     assert sentences(NINE, Repeats(1, LOSS)) == []
 
 
+@pytest.mark.slow
 def test_the_chance_to_be_the_best_is_calibrated_in_simulated_searches() -> None:
     """100 searches for each of three amounts of noise, relative to the spread among the best ten of 20 trials.
 

@@ -184,6 +184,7 @@ class CountsCheckpoints(TrainerCallback):
     on_step_end = on_evaluate = on_save = on_train_begin = on_train_end = _count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "arguments", "most"),
     [

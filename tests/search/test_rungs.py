@@ -309,6 +309,7 @@ def test_a_trial_that_has_waited_ends_as_one_that_has_not(tmp_path: Path, option
         assert again.is_equal, again.first_difference
 
 
+@pytest.mark.slow
 @IN_WORKERS_TOO
 def test_few_are_trained_to_their_end_and_all_are_accounted_for(tmp_path: Path, options: Any) -> None:
     best = search(tmp_path, n_trials=18, **options)
@@ -329,6 +330,7 @@ def test_few_are_trained_to_their_end_and_all_are_accounted_for(tmp_path: Path, 
     assert sum(best.run_summary.importances().values()) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_trial_that_waits_runs_for_optuna_and_has_its_state_beside_it(tmp_path: Path) -> None:
     seen: list[tuple[str, str | None]] = []
 
@@ -345,6 +347,7 @@ def test_a_trial_that_waits_runs_for_optuna_and_has_its_state_beside_it(tmp_path
     assert set(seen) == {("RUNNING", "paused")}
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Path) -> None:
     best = search(tmp_path, n_trials=18, max_epochs=6)
     records = best.run_summary.records
@@ -488,6 +491,7 @@ def test_without_what_a_checkpoint_needs_to_go_on_a_trial_begins_again_and_ends(
     assert best.run_summary.count(TrialState.COMPLETE) >= 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> None:
     class Interrupts(Events):
         def on_trial_end(self, record: TrialRecord) -> None:
@@ -548,6 +552,7 @@ def test_what_a_function_says_without_suggesting_it_is_nothing_to_learn_from(tmp
     assert {each.params["optim"] for each in records} == {"sgd", "adamw_torch", "rmsprop"}
 
 
+@pytest.mark.slow
 def test_the_storage_is_read_once_for_every_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     read = optuna.storages.RDBStorage._get_trials
@@ -564,6 +569,7 @@ def test_the_storage_is_read_once_for_every_decision(tmp_path: Path, monkeypatch
     assert len(reads) <= len(events.ended) + at_the_ends_of_the_search
 
 
+@pytest.mark.slow
 def test_rungs_spare_most_of_the_training(tmp_path: Path) -> None:
     with_rungs, in_full = Counts(), Counts()
     search(tmp_path / "rungs", with_rungs, n_trials=18)

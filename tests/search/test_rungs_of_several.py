@@ -155,6 +155,7 @@ def told(best: Any) -> list[Any]:
     return [(each.params, each.values, each.state, len(each.reports)) for each in best[0].run_summary.records]
 
 
+@pytest.mark.slow
 def test_a_search_of_several_objectives_pauses_promotes_and_says_so(tmp_path: Path) -> None:
     events = Events()
     best = search(tmp_path, 16, progress=events)
@@ -168,6 +169,7 @@ def test_a_search_of_several_objectives_pauses_promotes_and_says_so(tmp_path: Pa
     assert json.loads((tmp_path / "study" / "study.json").read_text())["trials_wait"] is True
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     with pytest.raises(SearchInterrupted):
@@ -196,6 +198,7 @@ def test_what_the_user_asks_for_takes_the_place_of_rungs(tmp_path: Path, options
     assert not any(len(each.spans) > 1 for each in best[0].run_summary.records)
 
 
+@pytest.mark.slow
 def test_a_study_that_began_before_several_objectives_had_rungs_continues_without_them(tmp_path: Path) -> None:
     search(tmp_path, 4, pruner=None)
     path = tmp_path / "study" / "study.json"

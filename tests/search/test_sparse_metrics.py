@@ -70,6 +70,7 @@ def quality_of_each_third(metrics: dict[str, float]) -> float:
     return metrics["eval_accuracy" if round(metrics["epoch"]) % 3 == 1 else "eval_quality"]
 
 
+@pytest.mark.slow
 def test_with_rungs_trials_are_judged_at_the_next_report_that_has_the_metric(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=18)
     best = trainer.hyperparameter_search(

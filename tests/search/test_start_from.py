@@ -72,6 +72,7 @@ def near_70(params: Mapping[str, Any]) -> bool:
 WITH_RUNGS = {"pruner": LADDER_OF_0_8_0, "trainer": {"num_train_epochs": 3}}
 
 
+@pytest.mark.slow
 def test_with_rungs_they_teach_the_model_of_curves_from_the_second_trial_on(tmp_path: Path) -> None:
     events = Events()
     taught = search_for_70(tmp_path / "taught", 9, start_from=study_about_70(), progress=events, **WITH_RUNGS)
@@ -143,6 +144,7 @@ def test_what_breaks_a_constraint_is_not_taught_as_good(tmp_path: Path) -> None:
     assert all(params["weight_decay"] < 55.0 for params in params_of(best)[1:4])
 
 
+@pytest.mark.slow
 def test_what_a_study_was_taught_it_teaches(tmp_path: Path) -> None:
     first = search_for_70(tmp_path, 9, study_name="first", **WITH_RUNGS)
     second = search_for_70(tmp_path, 4, study_name="second", start_from=first, **WITH_RUNGS)
@@ -173,6 +175,7 @@ def test_a_study_that_was_taught_by_an_older_version_goes_on(tmp_path: Path) -> 
     assert sum(map(near_70, params_of(best)[1:])) >= 3
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_while_it_learnt_takes_in_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

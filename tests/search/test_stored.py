@@ -249,6 +249,7 @@ def test_a_plan_without_a_function_is_refused(wrong: Any) -> None:
         SearchPlan(wrong)
 
 
+@pytest.mark.slow
 def test_when_a_trial_trained_is_recorded_over_all_its_pauses(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=9, eval_strategy="epoch")
     found = trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, n_trials=8, progress=False)

@@ -60,6 +60,7 @@ def test_the_terminator_by_default_ends_after_thirty_trials_without_anything_bet
     assert best.run_id == "0"
 
 
+@pytest.mark.slow
 def test_with_rungs_it_ends_after_thirty_trials_that_were_the_best_so_far_at_no_rung(tmp_path: Path) -> None:
     events = HearsNotices()
     settings = {**weight_is_measured(), "objective": "one", "direction": "maximize"}
@@ -69,6 +70,7 @@ def test_with_rungs_it_ends_after_thirty_trials_that_were_the_best_so_far_at_no_
     assert events.notices == ["the search ends early: the terminator expects no further improvement"]
 
 
+@pytest.mark.slow
 def test_with_rungs_it_ends_sooner_where_the_model_expects_no_more(tmp_path: Path) -> None:
     settings = weight_is_measured()
     best = search(tmp_path, 90, pruner="rungs", terminator=True, preflight=False, **settings)

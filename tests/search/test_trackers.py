@@ -179,6 +179,7 @@ def length(store: Any, run: Any, name: str) -> int:
     return len(store.get_metric_history(run.info.run_id, name))
 
 
+@pytest.mark.slow
 @pytest.mark.feature(108)
 def test_mlflow_has_an_experiment_for_the_study_and_in_it_a_run_for_each_trial_that_tells_how_it_ended(
     tmp_path: Path, store: Any

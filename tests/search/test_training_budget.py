@@ -171,6 +171,7 @@ def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path
     assert settings["defaults"]["ladder"]["complete_first"] == 1  # that of eight trials
 
 
+@pytest.mark.slow
 def test_a_larger_budget_continues_with_the_paused_trials(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
     before = records_of(search(tmp_path, None, budget=3, **options))
@@ -185,6 +186,7 @@ def test_a_larger_budget_continues_with_the_paused_trials(tmp_path: Path) -> Non
     assert any(each.number in paused and full_runs(each) > full_runs(before[each.number]) for each in after)
 
 
+@pytest.mark.slow
 def test_what_is_noted_of_a_trial_at_a_rung_keeps_when_it_was_trained_before(tmp_path: Path) -> None:
     class Interrupts(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -205,6 +207,7 @@ def test_what_is_noted_of_a_trial_at_a_rung_keeps_when_it_was_trained_before(tmp
     assert len(noted["spans"]) == 1
 
 
+@pytest.mark.slow
 def test_a_trial_at_a_rung_leaves_the_budget_to_trials_that_another_search_has_just_taken(tmp_path: Path) -> None:
     class TakesTrials(HearsNotices, TrainerCallback):
         """Another search that takes twenty new trials, which are not on disk yet, while one is about to reach a rung.

@@ -151,6 +151,7 @@ def test_a_parameter_is_renamed_to_one_that_the_search_has(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_renamed_parameters_teach_and_the_next_session_continues(tmp_path: Path) -> None:
     url = stored(tmp_path, "database", parameter="wd")
     untaught = Events()

@@ -138,6 +138,7 @@ def build(trial: Any) -> TwoLayers:
     return TwoLayers(trial.suggest_int("hidden", 2, 64, log=True))
 
 
+@pytest.mark.slow
 def test_a_search_over_sizes_and_lengths_makes_the_same_choices_when_it_is_repeated(tmp_path: Path) -> None:
     space = {"learning_rate": Float(1e-3, 1.0, log=True), "num_train_epochs": Int(2, 5)}
 

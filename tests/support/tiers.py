@@ -2,24 +2,26 @@
 
 A test without a mark runs in this process and starts none, except the workers of torch's `DataLoader`, which are forked
 and do not outlive the test: that is checked. It is "unit" if it trains nothing, else "in process". A test that starts
-processes, or imports packages that take seconds to import, carries one of `KINDS` and belongs to the full tier; one of
-each real thing carries ``smoke`` besides, and runs in `make test`.
+processes, imports packages that take seconds to import, takes more than a second, or has many cases, carries one of
+`KINDS` and belongs to the full tier; one of each real thing carries ``smoke`` besides, and runs in `make test`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-KINDS = ("process", "ray", "distributed", "docs", "fault", "packages")
+_WITH_PROCESSES = ("process", "ray", "distributed", "docs", "fault", "packages")
+KINDS = (*_WITH_PROCESSES, "slow")
 TIERS = ("unit", "in process", "smoke", "full")
 _PROGRAMS = ("python", "torchrun", "accelerate", "hpsearch", "ray")
+_SECONDS = 1.5  # of a test without a mark, before it is reported: a little more than a slower machine needs for one
 _happened: set[str] = set()  # in the test that runs now: "process", "training"
 
 
@@ -77,9 +79,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: Any = yield
     report.user_properties = [("tier", _tier(item))]
-    if call.when == "call" and report.passed and "process" in _happened and not _is_full(item):
+    if call.when == "call" and report.passed and "process" in _happened and not _is_of(_WITH_PROCESSES, item):
         report.outcome = "failed"
-        report.longrepr = f"This test starts a process: mark it with one of {', '.join(KINDS)}."
+        report.longrepr = f"This test starts a process: mark it with one of {', '.join(_WITH_PROCESSES)}."
     return report
 
 
@@ -99,18 +101,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         its = [test for test in tiers if tiers[test] == tier]
         spent = sum(seconds[test] for test in its)
         terminalreporter.write_line(f"{tier:12}{len(its):6} tests{spent:9.0f} s")
+    for test in sorted(tiers, key=lambda test: -seconds[test]):
+        if seconds[test] > _SECONDS and TIERS.index(tiers[test]) < TIERS.index("smoke"):
+            terminalreporter.write_line(f"{seconds[test]:6.1f} s, make it cheaper or mark it slow: {test}")
 
 
 def _tier(item: pytest.Item) -> str:
     if item.get_closest_marker("smoke"):
         return "smoke"
-    if _is_full(item):
+    if _is_of(KINDS, item):
         return "full"
     return "in process" if "training" in _happened else "unit"
 
 
-def _is_full(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(kind) for kind in KINDS)
+def _is_of(kinds: Sequence[str], item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(kind) for kind in kinds)
 
 
 def _notice_processes(event: str, arguments: tuple[Any, ...]) -> None:

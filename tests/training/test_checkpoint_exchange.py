@@ -58,10 +58,16 @@ SCRIPTS: dict[str, tuple[Script, tuple[int, ...]]] = {
         (4,),
     ),
 }
-CASES = [pytest.param(script, step, id=f"{name}-{step}") for name, (script, steps) in SCRIPTS.items() for step in steps]
+SMOKE = ("classifier_with_dropout", "accumulation")
+CASES = [
+    pytest.param(script, step, id=f"{name}-{step}", marks=pytest.mark.smoke if name in SMOKE else ())
+    for name, (script, steps) in SCRIPTS.items()
+    for step in steps
+]
 
 
 @pytest.mark.feature(92)
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", BOTH)
 @pytest.mark.parametrize(("script", "step"), CASES)
 def test_going_on_from_the_others_checkpoint_equals_never_stopping(
@@ -92,6 +98,7 @@ class StopAt(TrainerCallback):
         return control
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_a_run_handed_back_and_forth_equals_one_that_never_stopped(tmp_path: Path, accumulation: int) -> None:
     script = Script(

@@ -169,6 +169,7 @@ def test_an_uploaded_model_loads_with_the_weights_that_were_trained(tmp_path: Pa
     assert tokenizer.get_vocab() == trainer.processing_class.get_vocab()
 
 
+@pytest.mark.slow
 @pytest.mark.feature("P8")
 def test_a_downloaded_last_checkpoint_resumes_exactly(tmp_path: Path, hub: HubServer) -> None:
     whole = make_trainer(tmp_path / "whole", push_to_hub=False)
@@ -538,6 +539,7 @@ def test_the_trials_of_a_search_upload_nothing_and_the_best_one_can_be_pushed(tm
 # The Hub without a trainer.
 
 
+@pytest.mark.slow
 @pytest.mark.feature(132)
 def test_model_configuration_and_tokenizer_are_pushed_and_loaded_directly(tmp_path: Path, hub: HubServer) -> None:
     model, tokenizer, cache = bert_classifier(hidden=8), small_tokenizer(), str(tmp_path / "cache")

@@ -347,6 +347,7 @@ def test_no_adapter_is_loaded_if_one_is_damaged_or_of_another_rank(tmp_path: Pat
         assert all(torch.equal(before[name], weights) for name, weights in weights_of(model).items())
 
 
+@pytest.mark.slow
 def test_a_search_resumes_trials_with_several_adapters_and_loads_all_of_the_best(tmp_path: Path) -> None:
     trainer = lora_trainer(
         tmp_path, model_init=lambda trial: several(("default", "other")), num_train_epochs=3, save_strategy="no"

@@ -441,6 +441,7 @@ def test_the_model_of_the_last_training_is_free_when_the_next_one_is_built(tmp_p
     assert alive == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bf16", [False, True])
 def test_each_training_of_a_process_is_compiled_as_its_own_arguments_say(tmp_path: Path, bf16: bool) -> None:
     compiled: list[str | None] = []

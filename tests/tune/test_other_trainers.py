@@ -50,6 +50,7 @@ def assert_searched(best: Any) -> None:
     assert len(set(losses)) == 3
 
 
+@pytest.mark.slow
 def test_supervised_fine_tuning_of_trl_with_lora() -> None:
     from trl import SFTConfig, SFTTrainer
 

@@ -116,6 +116,7 @@ def test_the_first_call_has_the_parameters_that_the_search_starts_with(start: An
     assert len(seen) == 3
 
 
+@pytest.mark.slow
 def test_a_loop_pauses_at_rungs_and_resumes_from_its_own_checkpoints() -> None:
     loop = Loop()
     best = search(loop, max_resource=STEPS, n_trials=12)
@@ -159,6 +160,7 @@ def test_by_scope_all_the_best_report_counts_and_its_checkpoint_is_kept() -> Non
     assert (best.checkpoint / "step").read_text() == "2"
 
 
+@pytest.mark.slow
 def test_a_function_that_never_asks_runs_to_completion_whatever_the_study_says() -> None:
     best = search(Loop(asks=False), max_resource=STEPS, n_trials=10)
     assert all(
@@ -166,6 +168,7 @@ def test_a_function_that_never_asks_runs_to_completion_whatever_the_study_says()
     )
 
 
+@pytest.mark.slow
 def test_without_checkpoints_trials_do_not_pause_and_a_pruner_takes_the_place_of_the_rungs(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,6 +181,7 @@ def test_without_checkpoints_trials_do_not_pause_and_a_pruner_takes_the_place_of
     assert "trials do not pause, as Loop never reads trial.checkpoint" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_max_resource_a_pruner_compares_reports_at_the_same_step() -> None:
     best = search(Loop(), n_trials=16, pruner="median")
     records = best.run_summary.records
@@ -185,6 +189,7 @@ def test_without_max_resource_a_pruner_compares_reports_at_the_same_step() -> No
     assert all(record.fraction == 1.0 for record in records if record.state is TrialState.COMPLETE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [TrialPruned, optuna.TrialPruned])
 def test_raising_trial_pruned_is_returning(error: type[Exception]) -> None:
     def loop(trial: FunctionTrial) -> float:
@@ -329,6 +334,7 @@ def test_a_first_call_that_prunes_itself_is_no_end_of_the_search() -> None:
     assert [record.state.value for record in records] == ["failed", "complete", "complete"]
 
 
+@pytest.mark.slow
 def test_a_function_that_does_not_count_its_steps_never_repeats_one() -> None:
     def loop(trial: FunctionTrial) -> None:
         begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
@@ -346,6 +352,7 @@ def test_a_function_that_does_not_count_its_steps_never_repeats_one() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_trial_resumes_from_its_checkpoint_though_its_best_report_has_none() -> None:
     begun: list[int] = []
 
@@ -397,6 +404,7 @@ def test_a_study_continues_without_another_first_call_and_a_trial_is_replayed() 
     assert again.is_equal
 
 
+@pytest.mark.slow
 def test_a_study_continued_with_an_edited_function_finds_out_again_whether_it_can_resume(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -625,6 +633,7 @@ def swallows_everything(trial: FunctionTrial) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_function_that_catches_everything_is_searched_as_one_that_does_not() -> None:
     def numbers(function: Any, name: str) -> list[Any]:
         records = search(function, max_resource=STEPS, n_trials=10, study_name=name).run_summary.records
@@ -663,6 +672,7 @@ class Notices(SearchListener):
         self.notices.append(notice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["report, save, ask", "save, report, ask", "report, ask, save"])
 def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_and_asks(order: str) -> None:
     begun: list[int] = []
@@ -790,6 +800,7 @@ def test_trials_of_sessions_with_other_settings_are_replayed_with_theirs() -> No
         assert again.record.seed == number + 1
 
 
+@pytest.mark.slow
 def test_another_max_resource_is_said_with_what_it_does_to_the_rungs() -> None:
     said = []
     for n_trials, max_resource in ((2, 4), (4, STEPS), (5, STEPS), (6, 4)):
@@ -805,6 +816,7 @@ def test_another_max_resource_is_said_with_what_it_does_to_the_rungs() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_study_that_returns_to_earlier_code_makes_no_further_first_call() -> None:
     def one(trial: FunctionTrial) -> None:
         calls.append(trial.number)
@@ -974,6 +986,7 @@ def network(trial: optuna.Trial, epochs: int = 4) -> float:
     return accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "direction", "n_trials"),
     [(quadratic, "minimize", 12), (classifier, "maximize", 6), (network, "maximize", 16)],
@@ -1012,6 +1025,7 @@ def test_a_trial_knows_its_study_as_in_optuna_in_the_first_call_too() -> None:
     assert ours == [theirs, theirs]
 
 
+@pytest.mark.slow
 def test_a_resumed_trial_began_when_it_began() -> None:
     began: dict[int, list[datetime.datetime]] = {}
     loop = Loop()

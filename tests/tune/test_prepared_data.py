@@ -72,6 +72,7 @@ def make_trainer(trial: Any) -> transformers.Trainer:
     return transformers_trainer("made", TwoLayers(), learning_rate=rate, **data)
 
 
+@pytest.mark.slow
 def test_data_are_mapped_once_and_trials_make_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     once = search(make_trainer)
     assert called() == 16 + 32

@@ -71,6 +71,7 @@ def test_an_error_of_one_process_is_raised_in_both_at_once_and_they_continue(gro
     assert outcomes(group, lambda ranks: ranks.decide(lambda: 1), lambda ranks: ranks.decide(lambda: 2)) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_leave_after_an_error_of_another_one_cannot_be_used_again(group: Any) -> None:
     found = outcomes(group, lambda ranks: time.sleep(1.0), fails)
     assert [type(each) for each in found][1] is ProcessFailedError

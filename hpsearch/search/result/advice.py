@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import SpaceError
 from ...system.json_types import JsonObject
@@ -65,10 +65,9 @@ def _space(described: JsonObject | str) -> SearchSpace | None:
         return None
 
 
-def _ineffective(stored: StoredStudy | None, best: TrialRecord) -> list[str]:
+def _ineffective(stored: StoredStudy | None, best: TrialRecord) -> Collection[str]:
     """Return the parameters of a `Trainer` that changed nothing in the best trial, by what its session recorded."""
     sessions = [] if stored is None else stored.settings["sessions"]
     session = sessions[best.session] if best.session < len(sessions) else {}
-    max_steps = session.get("arguments", {}).get("max_steps")
     is_of_trainer = MODEL_INIT in session.get("functions", {})
-    return without_effect(best.params, max_steps) if is_of_trainer and isinstance(max_steps, int) else []
+    return without_effect(best.params, session.get("arguments", {})) if is_of_trainer else ()

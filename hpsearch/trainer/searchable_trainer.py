@@ -19,7 +19,7 @@ from ..search.folds import Fold, Folds
 from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import check_trainer
-from ..search.space.without_effect import notices_without_effect
+from ..search.space.without_effect import SETTLING, notices_without_effect
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
 from ..search.study import SpaceFunction
@@ -54,8 +54,6 @@ _FUNCTIONS = (
     "data_collator",
     "optimizer_cls_and_kwargs",
 )
-_MAKES_OPTIMIZER = ("create_optimizer_and_scheduler", "create_optimizer", "get_optimizer_cls_and_kwargs")
-_MAKES_SCHEDULE = ("create_optimizer_and_scheduler", "create_scheduler")
 # What a preflight, which trains a single step, does without.
 _IN_A_PREFLIGHT = {
     "report_to": "none",
@@ -126,7 +124,7 @@ class SearchableTrainer:
         """True if no parameter of a trial changes the number of the model's weights in this process."""
         model_init = self.trainer.model_init
         is_sharded = bool(self.args.fsdp or self.args.deepspeed)  # each process counts its own part
-        makes_it_itself = _is_overridden(self.trainer, "call_model_init")
+        makes_it_itself = not type(self.trainer).call_model_init.__module__.startswith("hpsearch.")
         takes_nothing = model_init is not None and not takes_trial(model_init)
         return takes_nothing and not makes_it_itself and not is_sharded
 
@@ -151,20 +149,10 @@ class SearchableTrainer:
         if space is None or isinstance(space, SearchSpace):  # what a function sets is not known yet
             searched = () if space is None else space.all_parameters()
             check_early_stopping(self.trainer.callbacks, self.trainer.args, searched)
-            self.notices = notices_without_effect(searched, self._settling_arguments())
-
-    def _settling_arguments(self) -> dict[str, object]:
-        """Return the arguments that may leave a parameter without effect: those that no code of the user's replaces."""
-        trainer, args = self.trainer, self.args
-        settling: dict[str, object] = {"max_steps": args.max_steps}
-        if not any(_is_overridden(trainer, each) for each in _MAKES_OPTIMIZER) and not self._has_own_optimizer():
-            settling["optim"] = args.optim
-        if not any(_is_overridden(trainer, each) for each in _MAKES_SCHEDULE) and trainer.optimizers[1] is None:
-            settling["lr_scheduler_type"] = args.lr_scheduler_type
-        return settling
-
-    def _has_own_optimizer(self) -> bool:
-        return self.trainer.optimizer_cls_and_kwargs is not None or self.trainer.optimizers[0] is not None
+            is_derived = not type(self.trainer).__module__.startswith("hpsearch.")
+            has_own_optimizer = is_derived or self.trainer.optimizer_cls_and_kwargs is not None
+            settling = {name: getattr(self.args, name) for name in SETTLING}
+            self.notices = notices_without_effect(searched, settling, has_own_optimizer)
 
     def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""
@@ -320,8 +308,3 @@ def _deciding(callback: TrainerCallback) -> list[object]:
     if not is_package_class(type(callback)):
         return [callback]
     return [(type(callback), callback.state().get("args"))] if isinstance(callback, ExportableState) else []
-
-
-def _is_overridden(trainer: Trainer, method: str) -> bool:
-    """Return whether a class of the user's has a method of its own."""
-    return not getattr(type(trainer), method).__module__.startswith("hpsearch.")

@@ -192,7 +192,6 @@ def settings_of(examples: int) -> settings:
     )
 
 
-@pytest.mark.slow
 @settings_of(25)
 @given(STEPS)
 def test_a_crafted_or_damaged_study_can_be_looked_at(whole: Path, steps: list[Step]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pytest
-
 from hpsearch.reports.line_view import LineView
 from tests.support.rendering import text_console
 from tests.support.searching import AtStep
@@ -29,7 +27,6 @@ class ReleasesPeer(LineView):
             self._released.set()
 
 
-@pytest.mark.slow
 def test_the_last_lines_count_the_trial_of_another_search_that_was_awaited(tmp_path: Path) -> None:
     begun, released = threading.Event(), threading.Event()
 

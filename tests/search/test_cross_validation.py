@@ -259,7 +259,6 @@ def test_an_interrupted_refit_is_done_by_the_same_call(tmp_path: Path) -> None:
     assert best.load_model().output.weight.tolist() == whole.load_model().output.weight.tolist()
 
 
-@pytest.mark.slow
 def test_a_search_that_is_interrupted_in_a_fold_continues_as_one_that_was_not(tmp_path: Path) -> None:
     epochs = {"save_strategy": "epoch"}
     whole = search(tmp_path / "whole", trainer=epochs)

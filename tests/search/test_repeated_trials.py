@@ -86,7 +86,6 @@ def test_the_model_is_that_of_the_run_nearest_to_the_mean_or_of_the_seed_that_is
     assert len(kept) == 3
 
 
-@pytest.mark.slow
 def test_a_search_that_is_interrupted_in_a_replica_continues_as_one_that_was_not(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     at = next(place for place, each in enumerate(whole.run_summary.records) if each.replica is not None)

@@ -491,7 +491,6 @@ def test_without_what_a_checkpoint_needs_to_go_on_a_trial_begins_again_and_ends(
     assert best.run_summary.count(TrialState.COMPLETE) >= 1
 
 
-@pytest.mark.slow
 def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> None:
     class Interrupts(Events):
         def on_trial_end(self, record: TrialRecord) -> None:

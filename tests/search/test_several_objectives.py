@@ -395,7 +395,6 @@ def told(best: Sequence[BestRun]) -> list[Any]:
     return [(record.params, record.values, record.state) for record in best[0].run_summary.records]
 
 
-@pytest.mark.slow
 def test_sessions_and_an_interruption_end_as_one_session_does(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pruning_metric": "loss", "trainer": {"num_train_epochs": 2, "save_strategy": "epoch"}}
     whole = search(tmp_path / "whole", 8, **options)

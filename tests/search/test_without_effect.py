@@ -11,10 +11,11 @@ from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
-from hpsearch import Float, Int, SearchSpace, Trainer, TrainingArguments
+from hpsearch import Float, Int, Trainer, TrainingArguments
+from hpsearch.search.result.advice import advice
 from hpsearch.search.space.without_effect import WITHOUT_ADAM, WITHOUT_WARMUP, without_effect
-from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from hpsearch.training.optimization import optimizer_class_and_kwargs
+from tests.support.searching import HearsNotices
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 ADAM = {"adam_beta1": 0.5, "adam_beta2": 0.5, "adam_epsilon": 0.1}
@@ -73,12 +74,14 @@ def test_only_names_of_transformers_are_listed() -> None:
         (["num_train_epochs"], {"max_steps": 3}, ["num_train_epochs"]),
         (["num_train_epochs"], {"max_steps": -1}, []),
         (["num_train_epochs", "max_steps"], {"max_steps": 3}, []),
+        (["adam_beta1", "warmup_steps"], {"optim": "sgd", "lr_scheduler_type": "constant", "deepspeed": "a.json"}, []),
+        (["adam_beta1", "warmup_steps"], {"optim": [], "lr_scheduler_type": {}, "max_steps": "3"}, []),
     ],
 )
 def test_a_parameter_has_no_effect_if_an_argument_of_all_trials_settles_it(
     searched: list[str], arguments: dict[str, Any], expected: list[str]
 ) -> None:
-    assert list(without_effect(searched, arguments)) == expected
+    assert list(without_effect(searched, arguments, has_own_optimizer=False)) == expected
 
 
 class MakesOptimizer(Trainer):
@@ -87,25 +90,22 @@ class MakesOptimizer(Trainer):
         return self.optimizer
 
 
-class MakesSchedule(Trainer):
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        return super().create_scheduler(num_training_steps + int(self.args.warmup_steps), optimizer)
-
-
 @pytest.mark.parametrize(
-    ("kind", "optimizer", "expected"),
-    [
-        (Trainer, None, ["adam_beta1", "warmup_steps"]),
-        (MakesOptimizer, None, []),
-        (MakesSchedule, None, ["adam_beta1"]),
-        (Trainer, (torch.optim.AdamW, {}), []),
-    ],
+    ("kind", "optimizer", "is_said"),
+    [(Trainer, None, True), (MakesOptimizer, None, False), (Trainer, (torch.optim.AdamW, {}), False)],
 )
 def test_nothing_is_said_of_what_code_of_ones_own_may_read(
-    tmp_path: Path, kind: type[Trainer], optimizer: Any, expected: list[str]
+    tmp_path: Path, kind: type[Trainer], optimizer: Any, is_said: bool
 ) -> None:
     trainer = small_trainer(tmp_path, model_init=TwoLayers, kind=kind, optim="sgd", lr_scheduler_type="constant")
     trainer.optimizer_cls_and_kwargs = optimizer
-    recipe = SearchableTrainer(trainer)
-    recipe.prepare(SearchSpace({"adam_beta1": Float(0.5, 0.9), "warmup_steps": Int(0, 4), "weight_decay": Float(0, 1)}))
-    assert [each.split()[0] for each in recipe.notices] == expected
+    space = {"adam_beta1": Float(0.5, 0.9), "warmup_steps": Int(0, 4), "seed": Int(0, 9)}
+    starts = [{"adam_beta1": 0.5, "warmup_steps": 0, "seed": seed} for seed in (1, 2)]
+    heard = HearsNotices()
+    best = trainer.hyperparameter_search(
+        space, "loss", direction="minimize", n_trials=2, start_with=starts, progress=heard
+    )
+    without = [each.split()[0] for each in heard.notices if " has no effect, as " in each]
+    assert without == (["adam_beta1", "warmup_steps"] if is_said else [])
+    found = advice(best.run_summary.study, best.run_summary.records)
+    assert any(each.startswith("The best adam_beta1, 0.5, is at its lower") for each in found) == (not is_said)

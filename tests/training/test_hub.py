@@ -169,7 +169,6 @@ def test_an_uploaded_model_loads_with_the_weights_that_were_trained(tmp_path: Pa
     assert tokenizer.get_vocab() == trainer.processing_class.get_vocab()
 
 
-@pytest.mark.slow
 @pytest.mark.feature("P8")
 def test_a_downloaded_last_checkpoint_resumes_exactly(tmp_path: Path, hub: HubServer) -> None:
     whole = make_trainer(tmp_path / "whole", push_to_hub=False)

@@ -50,7 +50,8 @@ def assert_searched(best: Any) -> None:
     assert len(set(losses)) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.packages
+@pytest.mark.smoke
 def test_supervised_fine_tuning_of_trl_with_lora() -> None:
     from trl import SFTConfig, SFTTrainer
 

@@ -673,7 +673,9 @@ class Notices(SearchListener):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["report, save, ask", "save, report, ask", "report, ask, save"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("report, save, ask", marks=pytest.mark.smoke), "save, report, ask", "report, ask, save"]
+)
 def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_and_asks(order: str) -> None:
     begun: list[int] = []
 
@@ -989,7 +991,11 @@ def network(trial: optuna.Trial, epochs: int = 4) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "direction", "n_trials"),
-    [(quadratic, "minimize", 12), (classifier, "maximize", 6), (network, "maximize", 16)],
+    [
+        pytest.param(quadratic, "minimize", 12, marks=pytest.mark.smoke),
+        (classifier, "maximize", 6),
+        (network, "maximize", 16),
+    ],
 )
 def test_an_objective_of_optuna_runs_unchanged(objective: Any, direction: str, n_trials: int) -> None:
     best: BestRun = tune(objective, n_trials=n_trials, direction=direction, progress=False)

@@ -85,7 +85,6 @@ def test_weights_of_a_report_before_the_last_are_kept_without_any_checkpoint_of_
     assert transformers_trainer("alone", best.load_model()).evaluate()["eval_loss"] == min(losses)
 
 
-@pytest.mark.slow
 def test_trials_wait_at_rungs_and_go_on_with_the_same_numbers() -> None:
     space = {**RATE, "num_train_epochs": Categorical([4])}
     waiting = search(space=space, n_trials=6, pruner=LADDER_OF_0_8_0)

@@ -69,5 +69,8 @@ def _ineffective(stored: StoredStudy | None, best: TrialRecord) -> Collection[st
     """Return the parameters of a `Trainer` that changed nothing in the best trial, by what its session recorded."""
     sessions = [] if stored is None else stored.settings["sessions"]
     session = sessions[best.session] if best.session < len(sessions) else {}
-    is_of_trainer = MODEL_INIT in session.get("functions", {})
-    return without_effect(best.params, session.get("arguments", {})) if is_of_trainer else ()
+    functions = session.get("functions", {})
+    is_derived = not str(functions.get("trainer")).startswith("hpsearch.")
+    has_own_optimizer = is_derived or "optimizer_cls_and_kwargs" in functions
+    is_of_trainer = MODEL_INIT in functions
+    return without_effect(best.params, session.get("arguments", {}), has_own_optimizer) if is_of_trainer else ()

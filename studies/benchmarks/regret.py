@@ -216,7 +216,8 @@ def plot(results: Results, most: float, file: Path) -> None:
         if is_ours:
             axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         ends.append((float(middle[-1]), _LABELS.get(strategy, strategy), line.get_color()))
-    for height, (end, label, color) in zip(_apart([end for end, *_ in sorted(ends)]), sorted(ends), strict=True):
+    heights = _apart([(end, label.count("\n") + 1) for end, label, _ in sorted(ends)])
+    for height, (end, label, color) in zip(heights, sorted(ends), strict=True):
         axes.annotate(
             label,
             (float(budgets[-1]), end),
@@ -237,11 +238,15 @@ def plot(results: Results, most: float, file: Path) -> None:
     print(f"plot: {file}")
 
 
-def _apart(heights: Sequence[float], ratio: float = 1.22) -> list[float]:
-    """Return where to write labels on a logarithmic axis, from below: each at least `ratio` above the one before."""
+def _apart(labels: Sequence[tuple[float, int]], ratio: float = 1.22) -> list[float]:
+    """Return where to write labels, given where they belong and how many lines they have, on a logarithmic axis.
+
+    From below, the middle of each is above that of the one before by at least `ratio` for each line between them.
+    """
     placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] * ratio) if placed else height)
+    for (height, lines), (_, lines_below) in zip(labels, [(0.0, 0), *labels], strict=False):
+        least = placed[-1] * ratio ** ((lines + lines_below) / 2) if placed else height
+        placed.append(max(height, least))
     return placed
 
 

@@ -21,7 +21,7 @@ _WITH_PROCESSES = ("process", "ray", "distributed", "docs", "fault", "packages")
 KINDS = (*_WITH_PROCESSES, "slow")
 TIERS = ("unit", "in process", "smoke", "full")
 _PROGRAMS = ("python", "torchrun", "accelerate", "hpsearch", "ray")
-_SECONDS = 1.5  # of a test without a mark, before it is reported: a little more than a slower machine needs for one
+_SECONDS = 1.5  # of a test without a mark, above which `--tiers` names it: half as many again, as machines are noisy
 _happened: set[str] = set()  # in the test that runs now: "process", "training"
 
 
